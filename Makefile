@@ -1,0 +1,41 @@
+# Everything sets itself up: a bare clone and Python 3.11+ are enough.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: help test lint demo bench clean
+
+help:
+	@echo "make test   set up, then check style, types, imports, and run all tests"
+	@echo "make demo   set up, then see a small Transformer learn and look inside it"
+	@echo "make bench  measure against peers (minutes; see docs/measurements.md)"
+
+# What users run needs only the run-time dependencies; the tests need the rest too.
+$(VENV)/run: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Regard needs Python 3.11 or newer; say which with: make PYTHON=python3.12")'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "Installing into $(VENV) (a minute or two, once) ..."
+	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	@touch $@
+
+$(VENV)/dev: $(VENV)/run
+	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+test: lint
+	$(BIN)/pytest -n auto
+
+lint: $(VENV)/dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --config pyproject.toml
+
+demo: $(VENV)/run
+	@$(BIN)/python -m regard.demo
+
+bench: $(VENV)/dev
+	$(BIN)/python bench/transformer.py
+
+clean:
+	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

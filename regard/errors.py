@@ -1,0 +1,39 @@
+"""What a user hears when an input is wrong: one sentence for each thing, all at once."""
+
+import difflib
+from collections.abc import Iterable
+
+
+class RegardError(Exception):
+    """A mistake in the input: what was wrong, where, and what to do. Shown without a traceback."""
+
+
+class Problems:
+    """Collects everything that is wrong with one input, then raises it together."""
+
+    def __init__(self, subject: str) -> None:
+        self.subject = subject
+        self.found: list[str] = []
+
+    def require(self, condition: bool, otherwise: str) -> None:
+        """Note `otherwise` as a problem unless `condition` holds."""
+        if not condition:
+            self.found.append(otherwise)
+
+    def add(self, problem: str) -> None:
+        self.found.append(problem)
+
+    def report(self) -> None:
+        """Raise one `RegardError` that names every problem found; do nothing if there is none."""
+        if len(self.found) == 1:
+            raise RegardError(f"{self.subject}: {self.found[0]}")
+        if self.found:
+            lines = "".join(f"\n  - {problem}" for problem in self.found)
+            raise RegardError(f"{self.subject}: {len(self.found)} problems{lines}")
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """A hint for a mistyped word: `did you mean 'x'?` or the list of what is known."""
+    known = sorted(known)
+    close = difflib.get_close_matches(word, known, n=1)
+    return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"

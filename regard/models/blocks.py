@@ -1,0 +1,141 @@
+"""The Transformer block (M17) and a stack of them."""
+
+from collections.abc import Callable, Sequence
+from typing import cast
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from regard.models.attention import Attention, Dot, KeysValues, ScaledDot, Slot
+from regard.models.config import TransformerConfig
+from regard.models.masks import Mask, Overlay, Span, lay
+from regard.models.positions import SCHEMES, Turn
+from regard.models.protocol import Memory
+from regard.models.state import KeyValueState, Reading
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "gelu-tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "silu": F.silu,
+    "relu-squared": lambda x: F.relu(x).square(),
+}
+
+
+def norm(config: TransformerConfig) -> nn.Module:
+    """A fresh normalisation layer of the configured kind over the model's width."""
+    kind = nn.LayerNorm if config.norm == "layer" else nn.RMSNorm
+    return kind(config.width, eps=config.norm_epsilon)
+
+
+class FeedForward(nn.Module):
+    """f(xW₁ + b₁)W₂ + b₂; gated: (f(xW₁) * xV)W₂ with W₁ and V in one product."""
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        inner = config.hidden * (2 if config.gated else 1)
+        self.expand = nn.Linear(config.width, inner, config.feedforward_bias)
+        self.contract = nn.Linear(config.hidden, config.width, config.feedforward_bias)
+        self.activation, self.gated = ACTIVATIONS[config.activation], config.gated
+        self.dropout = nn.Dropout(config.activation_dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.expand(x)  # (rows, new, hidden), or twice as wide
+        if self.gated:
+            gate, x = x.chunk(2, dim=-1)
+            x = self.activation(gate) * x  # (rows, new, hidden)
+        else:
+            x = self.activation(x)
+        return self.contract(self.dropout(x))  # (rows, new, width)
+
+
+class Block(nn.Module):
+    """Self-attention, in a decoder with a source cross-attention, and a feed-forward layer.
+
+    Each is a residual step: pre-norm x + f(norm(x)), post-norm norm(x + f(x)).
+    """
+
+    cross: Attention
+
+    def __init__(self, config: TransformerConfig, cross: bool) -> None:
+        super().__init__()
+        self.pre = config.norm_place == "pre"
+        self.attention_norm, self.attention = norm(config), _attention(config)
+        if cross:
+            self.cross_norm, self.cross = norm(config), _attention(config, config.width)
+        self.feedforward_norm, self.feedforward = norm(config), FeedForward(config)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(
+        self,
+        x: Tensor,
+        over: Overlay,
+        turn: Turn | None = None,
+        slot: Slot | None = None,
+        source: KeysValues | None = None,
+        source_over: Overlay | None = None,
+    ) -> Tensor:
+        """x (rows, new, width) -> (rows, new, width); the arguments are those of `Attention`."""
+        x = self._step(x, self.attention_norm, lambda y: self.attention(y, over, turn, slot))
+        if source is not None:
+            x = self._step(x, self.cross_norm, lambda y: self.cross(y, source_over, source=source))
+        return self._step(x, self.feedforward_norm, self.feedforward)
+
+    def _step(self, x: Tensor, norm: nn.Module, f: Callable[[Tensor], Tensor]) -> Tensor:
+        if self.pre:
+            return x + self.dropout(f(norm(x)))
+        return norm(x + self.dropout(f(x)))
+
+
+def _attention(config: TransformerConfig, source_width: int = 0) -> Attention:
+    return Attention(
+        config.width,
+        config.heads,
+        kv_heads=config.kv_heads,
+        head_width=config.head_width,
+        source_width=source_width,
+        bias=config.attention_bias,
+        similarity=ScaledDot() if config.scale_scores else Dot(),
+        dropout=config.attention_dropout,
+        normalise=config.norm_epsilon if config.query_key_norm else 0.0,
+    )
+
+
+class Stack(nn.Module):
+    """Embeddings in, hidden vectors out: positions, blocks, and with pre-norm a last norm."""
+
+    def __init__(
+        self, config: TransformerConfig, layers: int, *, causal: bool, cross: bool = False
+    ) -> None:
+        super().__init__()
+        self.positions = SCHEMES[config.positions](config, not causal)
+        self.embedding_norm = norm(config) if config.embedding_norm else nn.Identity()
+        self.dropout = nn.Dropout(config.dropout)
+        self.blocks = nn.ModuleList(Block(config, cross) for _ in range(layers))
+        self.norm = norm(config) if config.norm_place == "pre" else nn.Identity()
+
+    def look(self, memory: Memory) -> Reading:
+        """A source (rows, positions, width) as each block's keys and values."""
+        layers = tuple(cast(Block, block).cross.read(memory.values) for block in self.blocks)
+        return Reading(memory, layers, memory.mask)
+
+    def forward(
+        self,
+        x: Tensor,
+        span: Span,
+        mask: Mask | None,
+        state: KeyValueState | None = None,
+        reading: Reading | None = None,
+    ) -> Tensor:
+        """x (rows, new, width), standing where `span` says -> (rows, new, width)."""
+        x = self.dropout(self.embedding_norm(self.positions.add(x, span.positions)))
+        turn = self.positions.turn(span.positions)
+        over = lay(mask, span, self.positions.bias(span))
+        sources: Sequence[KeysValues | None] = [None] * len(self.blocks)
+        source_over = None
+        if reading is not None:
+            sources, source_over = reading.layers, reading.overlay(span.queries)
+        for i, (block, source) in enumerate(zip(self.blocks, sources, strict=True)):
+            slot = state.slot(i, span) if state is not None else None
+            x = block(x, over, turn, slot, source, source_over)
+        return self.norm(x)

@@ -1,0 +1,234 @@
+"""Who may look at whom (M13). A mask is a value; attention turns it into a kernel's argument.
+
+A mask answers for a `Span`: which queries (they stand at given positions) meet which keys (key j
+stands at position j). `lay` reduces a mask and a position bias to an `Overlay`, the cheapest
+thing a kernel can be given that is right, once for a whole pass through all layers.
+"""
+
+from dataclasses import dataclass
+from functools import reduce
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from regard.errors import RegardError
+
+
+@dataclass(frozen=True)
+class Span:
+    """The queries and keys that meet in one pass."""
+
+    positions: Tensor  # (rows or 1, queries): where each query stands
+    rows: int
+    keys: int
+    first: int | None  # where the queries of every row begin, if all agree; known on the host
+
+    @classmethod
+    def of(cls, rows: int, queries: int, keys: int, device: torch.device, first: int = 0) -> Self:
+        """All rows alike: their queries stand at `first`, `first` + 1, ..."""
+        positions = torch.arange(first, first + queries, device=device)[None]  # (1, queries)
+        return cls(positions, rows, keys, first)
+
+    @property
+    def queries(self) -> int:
+        return self.positions.shape[1]
+
+    @property
+    def device(self) -> torch.device:
+        return self.positions.device
+
+    def key_positions(self) -> Tensor:
+        return torch.arange(self.keys, device=self.device)  # (keys,)
+
+
+class Mask:
+    """Which query may see which key. Combine masks with `&`."""
+
+    def allowed(self, span: Span) -> Tensor:
+        """True where the query may see the key; (rows or 1, queries or 1, keys)."""
+        raise NotImplementedError
+
+    def hides_nothing(self, span: Span) -> bool:
+        """Whether every pair is allowed, as far as can be told without asking the device."""
+        return False
+
+    def of_keys(self) -> "Mask | None":
+        """The part that speaks of keys alone, whoever asks; what cross-attention must respect."""
+        return None
+
+    def parts(self) -> tuple["Mask", ...]:
+        return (self,)
+
+    def __and__(self, other: "Mask | None") -> "Mask":
+        return self if other is None else Combined(self.parts() + other.parts())
+
+    def __rand__(self, other: "Mask | None") -> "Mask":
+        return self if other is None else other & self
+
+
+@dataclass(frozen=True)
+class Causal(Mask):
+    """No query sees a later key."""
+
+    def allowed(self, span: Span) -> Tensor:
+        return span.key_positions() <= span.positions[..., None]  # (rows or 1, queries, keys)
+
+    def hides_nothing(self, span: Span) -> bool:
+        return span.first is not None and span.first >= span.keys - 1
+
+    def is_square(self, span: Span) -> bool:
+        """Whether this is the plain triangle that kernels know by themselves."""
+        return span.first == 0 and span.queries == span.keys
+
+
+@dataclass(frozen=True)
+class Window(Mask):
+    """A query sees only the `size` nearest positions on each side, its own included."""
+
+    size: int
+
+    def __post_init__(self) -> None:
+        if self.size < 1:
+            raise RegardError(f"a window must hold at least one position, not {self.size}")
+
+    def allowed(self, span: Span) -> Tensor:
+        distance = span.positions[..., None] - span.key_positions()  # (rows or 1, queries, keys)
+        return distance.abs() < self.size
+
+    def hides_nothing(self, span: Span) -> bool:
+        if span.first is None:
+            return False
+        return self.size > max(span.first + span.queries - 1, span.keys - 1 - span.first)
+
+
+@dataclass(frozen=True, eq=False)
+class Padding(Mask):
+    """Row r has `lengths[r]` real keys; what follows is padding."""
+
+    lengths: Tensor  # (rows,), on any device; on the host, full rows are recognised for free
+
+    def allowed(self, span: Span) -> Tensor:
+        lengths = self.lengths.to(span.device)
+        return (span.key_positions() < lengths[:, None])[:, None]  # (rows, 1, keys)
+
+    def hides_nothing(self, span: Span) -> bool:
+        return self.lengths.device.type == "cpu" and bool((self.lengths >= span.keys).all())
+
+    def of_keys(self) -> Mask:
+        return self
+
+
+@dataclass(frozen=True, eq=False)
+class Documents(Mask):
+    """Several documents share a packed row; a query sees its own document only."""
+
+    ids: Tensor  # (rows, at least keys): which document each position belongs to
+
+    def allowed(self, span: Span) -> Tensor:
+        if self.ids.dim() != 2 or self.ids.shape[1] < span.keys:
+            raise RegardError(
+                f"document ids of shape {tuple(self.ids.shape)} do not cover {span.keys} "
+                "positions; give one id per row and position"
+            )
+        ids = self.ids.to(span.device)
+        positions = span.positions.expand(ids.shape[0], -1)  # (rows, queries)
+        mine = ids.gather(1, positions)  # (rows, queries)
+        return mine[..., None] == ids[:, None, : span.keys]  # (rows, queries, keys)
+
+
+@dataclass(frozen=True, eq=False)
+class Dense(Mask):
+    """Any mask at all: True where the query may see the key."""
+
+    table: Tensor  # (queries, keys) or (rows, queries, keys), each but the keys may be 1
+
+    def __post_init__(self) -> None:
+        if self.table.dtype != torch.bool or self.table.dim() not in (2, 3):
+            raise RegardError(
+                "a dense mask must be a boolean tensor (queries, keys) or (rows, queries, keys), "
+                f"not {self.table.dtype} of shape {tuple(self.table.shape)}"
+            )
+
+    def allowed(self, span: Span) -> Tensor:
+        return self.table.to(span.device).reshape(-1, *self.table.shape[-2:])
+
+    def of_keys(self) -> Mask | None:
+        return self if self.table.shape[-2] == 1 else None
+
+
+@dataclass(frozen=True, eq=False)
+class Combined(Mask):
+    """Allowed where all of several masks allow."""
+
+    masks: tuple[Mask, ...]
+
+    def allowed(self, span: Span) -> Tensor:
+        return reduce(torch.logical_and, (mask.allowed(span) for mask in self.masks))
+
+    def hides_nothing(self, span: Span) -> bool:
+        return all(mask.hides_nothing(span) for mask in self.masks)
+
+    def of_keys(self) -> Mask | None:
+        found = tuple(mask for mask in self.masks if mask.of_keys() is not None)
+        return Combined(found) if found else None
+
+    def parts(self) -> tuple[Mask, ...]:
+        return self.masks
+
+
+@dataclass(frozen=True)
+class Overlay:
+    """What lies over the scores of one pass: nothing, the causal triangle, or a dense table."""
+
+    span: Span
+    mask: Mask | None = None  # as asked for, so that a tape can show it
+    bias: Tensor | None = None  # (rows or 1, heads, queries, keys), added to the scores
+    table: Tensor | None = None  # (rows or 1, 1 or heads, queries or 1, keys): True/False, or
+    #                              the bias with -inf where the mask forbids
+    triangle: bool = False  # the kernel's own causal path is right
+
+    def allowed(self) -> Tensor:
+        """The mask written out; (rows or 1, 1, queries, keys)."""
+        if self.mask is None:
+            shape = (1, 1, self.span.queries, self.span.keys)
+            return torch.ones(shape, dtype=torch.bool, device=self.span.device)
+        allowed = fitting(self.mask, self.span)
+        return allowed[:, None].expand(-1, 1, self.span.queries, -1)
+
+
+def fitting(mask: Mask, span: Span) -> Tensor:
+    """The mask written out, (rows or 1, queries or 1, keys), or an error if it cannot fit."""
+    wanted = (span.rows, span.queries, span.keys)
+    try:
+        allowed = mask.allowed(span)
+        torch.broadcast_shapes(allowed.shape, wanted)
+        fits = all(have in (1, want) for have, want in zip(allowed.shape, wanted, strict=True))
+        fits = fits and allowed.shape[-1] == span.keys
+    except RuntimeError:
+        allowed, fits = None, False
+    if allowed is None or not fits:
+        names = " & ".join(_shape_of(part) for part in mask.parts())
+        raise RegardError(
+            f"the mask {names} does not fit {span.rows} rows × {span.queries} queries × "
+            f"{span.keys} keys; give one entry per row and key"
+        )
+    return allowed
+
+
+def _shape_of(mask: Mask) -> str:
+    shapes = [str(tuple(v.shape)) for v in vars(mask).values() if isinstance(v, Tensor)]
+    return f"{type(mask).__name__}{', '.join(shapes)}"
+
+
+def lay(mask: Mask | None, span: Span, bias: Tensor | None = None) -> Overlay:
+    """Reduce a mask and a position bias to the cheapest thing that is right for this span."""
+    parts = () if mask is None else mask.parts()
+    parts = tuple(part for part in parts if not part.hides_nothing(span))
+    if not parts:
+        return Overlay(span, mask, bias, table=bias)
+    if bias is None and all(isinstance(part, Causal) and part.is_square(span) for part in parts):
+        return Overlay(span, mask, triangle=True)
+    allowed = fitting(parts[0] if len(parts) == 1 else Combined(parts), span)[:, None]
+    table = allowed if bias is None else bias.masked_fill(~allowed, -torch.inf)
+    return Overlay(span, mask, bias, table)

@@ -1,0 +1,348 @@
+"""The three assemblies (M19): decoder-only, encoder-only, encoder–decoder.
+
+All are made of the same `Stack`, answer the same protocol, and differ in what they read and what
+a position may see. `build` chooses by the config's kind.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from regard.errors import RegardError
+from regard.models.blocks import ACTIVATIONS, Stack, norm
+from regard.models.config import TransformerConfig
+from regard.models.initialisation import initialise
+from regard.models.masks import Causal, Mask, Padding, Span
+from regard.models.protocol import Memory, State
+from regard.models.state import KeyValueState, Reading
+
+Lengths = Tensor | Sequence[int] | None
+
+
+class Embedding(nn.Module):
+    """Token ids to vectors (M2's matrix E); ids and devices are checked here."""
+
+    def __init__(self, config: TransformerConfig, vocabulary: int) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(vocabulary, config.width)
+        self.segments = nn.Embedding(config.segments, config.width) if config.segments else None
+        self.scale = config.width**0.5 if config.scale_embeddings else 1.0
+
+    def forward(self, tokens: Tensor, segments: Tensor | None = None) -> Tensor:
+        """tokens (rows, new) -> (rows, new, width)."""
+        _check_ids("token", tokens, self.tokens)
+        x = self.tokens(tokens)
+        if self.scale != 1.0:
+            x = x * self.scale
+        if self.segments is not None:
+            segments = torch.zeros_like(tokens) if segments is None else segments
+            _check_ids("segment", segments, self.segments)
+            x = x + self.segments(segments)
+        elif segments is not None:
+            raise RegardError("this model knows no segments; leave them out")
+        return x
+
+
+def _check_ids(what: str, ids: Tensor, table: nn.Embedding) -> None:
+    if ids.dim() != 2 or ids.dtype not in (torch.int64, torch.int32):
+        raise RegardError(
+            f"{what} ids must be whole numbers (rows, positions), "
+            f"not {ids.dtype} of shape {tuple(ids.shape)}"
+        )
+    if ids.device != table.weight.device:
+        raise RegardError(
+            f"the {what} ids are on {ids.device} but the model is on {table.weight.device}; "
+            "move one to the other"
+        )
+    # On an accelerator the question would stop it at every step; data is checked when prepared.
+    if ids.device.type == "cpu" and ids.numel() and not torch.compiler.is_compiling():
+        low, high = (int(end) for end in ids.aminmax())
+        if low < 0 or high >= table.num_embeddings:
+            worst = low if low < 0 else high
+            raise RegardError(
+                f"{what} id {worst} is out of range; this model knows 0 to "
+                f"{table.num_embeddings - 1}"
+            )
+
+
+class Head(nn.Module):
+    """Hidden vectors to logits; a masked-token head (BERT) transforms them first."""
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        self.kind = config.head
+        self.scale = config.width**-0.5 if config.scale_head else 1.0
+        if config.head == "masked":
+            self.transform = nn.Linear(config.width, config.width)
+            self.activation, self.norm = ACTIVATIONS[config.activation], norm(config)
+        tied = config.tied or config.head == "none"
+        self.project = None if tied else nn.Linear(config.width, config.vocabulary, bias=False)
+        self.bias = nn.Parameter(torch.zeros(config.vocabulary)) if config.head_bias else None
+
+    def forward(self, x: Tensor, embedding: Tensor) -> Tensor:
+        """x (..., width) and the embedding to be tied to, (vocabulary, width) -> logits."""
+        if self.kind == "none":
+            raise RegardError("this model has no output head; ask it for `hidden` vectors")
+        if self.kind == "masked":
+            x = self.norm(self.activation(self.transform(x)))
+        if self.scale != 1.0:
+            x = x * self.scale
+        weight = embedding if self.project is None else self.project.weight
+        return nn.functional.linear(x, weight, self.bias)  # (..., vocabulary)
+
+
+class Transformer(nn.Module):
+    """What the assemblies share. `hidden` gives the last vectors, `forward` the logits."""
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        self.config = config.resolved()
+        self.embed = Embedding(self.config, self.config.vocabulary)
+        self.head = Head(self.config)
+
+    def forward(
+        self,
+        tokens: Tensor,
+        memory: Memory | None = None,
+        state: State | None = None,
+        *,
+        lengths: Lengths = None,
+        mask: Mask | None = None,
+        segments: Tensor | None = None,
+    ) -> Tensor:
+        """tokens (rows, new) -> logits (rows, new, vocabulary); see `SequenceModel`."""
+        hidden = self.hidden(tokens, memory, state, lengths=lengths, mask=mask, segments=segments)
+        return self.logits(hidden)
+
+    def hidden(
+        self,
+        tokens: Tensor,
+        memory: Memory | None = None,
+        state: State | None = None,
+        *,
+        lengths: Lengths = None,
+        mask: Mask | None = None,
+        segments: Tensor | None = None,
+    ) -> Tensor:
+        """tokens (rows, new) -> the last hidden vectors (rows, new, width)."""
+        raise NotImplementedError
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """hidden (..., width) -> (..., vocabulary)."""
+        return self.head(hidden, self.embed.tokens.weight)
+
+    def encode(
+        self,
+        source: Tensor,
+        lengths: Lengths = None,
+        mask: Mask | None = None,
+        *,
+        source_lengths: Lengths = None,
+    ) -> Memory:
+        """Read a source (rows, positions); `source_lengths` is another name of `lengths`."""
+        raise RegardError(f"this model ({self.config.kind}) reads no source; give it tokens only")
+
+    def start(self, rows: int, room: int) -> State:
+        """An empty key/value cache for `rows` sequences of up to `room` tokens."""
+        config, weight = self.config, self.embed.tokens.weight
+        return KeyValueState(
+            rows,
+            room,
+            layers=config.layers,
+            kv_heads=config.kv_heads,
+            head_width=config.head_width,
+            dtype=weight.dtype,
+            device=weight.device,
+        )
+
+
+class DecoderOnly(Transformer):
+    """Every token sees itself and those before it; continues a text (GPT-2, Llama)."""
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__(config)
+        self.decoder = Stack(self.config, self.config.layers, causal=True)
+        initialise(self, self.config)
+
+    def hidden(
+        self,
+        tokens: Tensor,
+        memory: Memory | None = None,
+        state: State | None = None,
+        *,
+        lengths: Lengths = None,
+        mask: Mask | None = None,
+        segments: Tensor | None = None,
+    ) -> Tensor:
+        """tokens (rows, new) -> the last hidden vectors (rows, new, width)."""
+        if memory is not None:
+            raise RegardError("a decoder-only model reads no source; leave out `memory`")
+        x = self.embed(tokens, segments)
+        return _write(self.decoder, x, state, lengths, mask)
+
+
+class EncoderOnly(Transformer):
+    """Every token sees every other; fills in masked tokens (BERT)."""
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__(config)
+        self.encoder = Stack(self.config, self.config.layers, causal=False)
+        self.pooler = nn.Linear(config.width, config.width) if config.pooler else None
+        initialise(self, self.config)
+
+    def hidden(
+        self,
+        tokens: Tensor,
+        memory: Memory | None = None,
+        state: State | None = None,
+        *,
+        lengths: Lengths = None,
+        mask: Mask | None = None,
+        segments: Tensor | None = None,
+    ) -> Tensor:
+        """tokens (rows, positions) -> the last hidden vectors (rows, positions, width)."""
+        if memory is not None or state is not None:
+            raise RegardError("an encoder reads all its tokens at once: no memory, no state")
+        return _read(self.encoder, self.embed(tokens, segments), lengths, mask).values
+
+    def pooled(self, hidden: Tensor) -> Tensor:
+        """The text (rows, positions, width) as one vector, from its first; (rows, width)."""
+        if self.pooler is None:
+            raise RegardError("this model has no pooler; average its hidden vectors instead")
+        return torch.tanh(self.pooler(hidden[:, 0]))
+
+    def start(self, rows: int, room: int) -> State:
+        raise RegardError("an encoder cannot continue a text; use a decoder")
+
+
+class EncoderDecoder(Transformer):
+    """An encoder reads the source, a decoder writes the target looking at it (T5, Marian, 2017)."""
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__(config)
+        config = self.config
+        separate = config.source_vocabulary
+        self.source_embed = Embedding(config, separate) if separate else None
+        self.encoder = Stack(config, config.encoder_layers, causal=False)
+        self.decoder = Stack(config, config.layers, causal=True, cross=True)
+        initialise(self, config)
+
+    def encode(
+        self,
+        source: Tensor,
+        lengths: Lengths = None,
+        mask: Mask | None = None,
+        *,
+        source_lengths: Lengths = None,
+    ) -> Memory:
+        """Read a source (rows, positions); `source_lengths` is another name of `lengths`."""
+        if lengths is not None and source_lengths is not None:
+            raise RegardError("`lengths` and `source_lengths` are the same thing; give one")
+        lengths = source_lengths if lengths is None else lengths
+        embed = self.embed if self.source_embed is None else self.source_embed
+        return _read(self.encoder, embed(source), lengths, mask)
+
+    def hidden(
+        self,
+        tokens: Tensor,
+        memory: Memory | None = None,
+        state: State | None = None,
+        *,
+        lengths: Lengths = None,
+        mask: Mask | None = None,
+        segments: Tensor | None = None,
+    ) -> Tensor:
+        """tokens (rows, new), written after a look at `memory` -> (rows, new, width).
+
+        With a state, the memory's keys and values are computed at the first call and kept; later
+        calls may leave the memory out.
+        """
+        x = self.embed(tokens, segments)
+        held = state.reading if isinstance(state, KeyValueState) else None
+        reading = self._reading(held, memory, rows=len(tokens))
+        if isinstance(state, KeyValueState):
+            state.reading = reading
+        return _write(self.decoder, x, state, lengths, mask, reading)
+
+    def _reading(self, held: Reading | None, memory: Memory | None, rows: int) -> Reading:
+        """The source as the decoder sees it: what the state holds, or worked out now."""
+        if held is not None:
+            if memory is not None and memory is not held.memory:
+                raise RegardError("the state was begun with another source; start a new one")
+            return held
+        if memory is None:
+            raise RegardError("this model writes from a source; give `memory=model.encode(source)`")
+        if memory.rows != rows:
+            raise RegardError(f"the source has {memory.rows} rows, the target {rows}")
+        return self.decoder.look(memory)
+
+
+def _read(stack: Stack, x: Tensor, lengths: Lengths, mask: Mask | None) -> Memory:
+    """One bidirectional pass over x (rows, positions, width)."""
+    rows, count = x.shape[:2]
+    _check_reach(stack, count)
+    if lengths is not None:
+        mask = Padding(_lengths(lengths, rows, count)) & mask
+    values = stack(x, Span.of(rows, count, count, x.device), mask)
+    return Memory(values, mask.of_keys() if mask is not None else None)
+
+
+def _write(
+    stack: Stack,
+    x: Tensor,
+    state: State | None,
+    lengths: Lengths,
+    mask: Mask | None,
+    reading: Reading | None = None,
+) -> Tensor:
+    """One causal pass over x (rows, new, width), continuing what the state holds, if any.
+
+    Padding stands on the right, where causality hides it from every real token: no mask needed.
+    """
+    rows, new = x.shape[:2]
+    real = None if lengths is None else _lengths(lengths, rows, new)
+    mask = Causal() & mask
+    if state is None:
+        _check_reach(stack, new)
+        return stack(x, Span.of(rows, new, new, x.device), mask, None, reading)
+    if not isinstance(state, KeyValueState):
+        raise RegardError(f"a Transformer continues a KeyValueState, not a {type(state).__name__}")
+    counts = [new] * rows if real is None else real.tolist()
+    _check_reach(stack, max(held + more for held, more in zip(state.lengths, counts, strict=True)))
+    y = stack(x, state.span(rows, new), mask, state, reading)
+    state.advance(counts)
+    return y
+
+
+def _lengths(lengths: Lengths, rows: int, most: int) -> Tensor:
+    """Lengths as a tensor (rows,), checked where that costs nothing."""
+    given = torch.as_tensor(lengths)
+    if given.shape != (rows,):
+        shape = tuple(given.shape)
+        raise RegardError(f"lengths must be one number for each of {rows} rows, not {shape}")
+    if given.device.type == "cpu" and bool(((given < 0) | (given > most)).any()):
+        raise RegardError(f"lengths must be between 0 and {most}, not {given.tolist()}")
+    return given
+
+
+def _check_reach(stack: Stack, last: int) -> None:
+    limit = stack.positions.limit
+    if limit is not None and last > limit:
+        raise RegardError(
+            f"{last} positions are needed but the learned position table has {limit}; "
+            "shorten the input or choose another position scheme"
+        )
+
+
+ASSEMBLIES: dict[str, type[Transformer]] = {
+    "decoder": DecoderOnly,
+    "encoder": EncoderOnly,
+    "encoder-decoder": EncoderDecoder,
+}
+
+
+def build(config: TransformerConfig, device: torch.device | str | None = None) -> Transformer:
+    """The module a config describes, freshly initialised; on `meta` it takes no memory."""
+    with torch.device(device or torch.get_default_device()):
+        return ASSEMBLIES[config.kind](config)
