@@ -1,0 +1,20 @@
+"""Regard: sequence models from n-grams to Transformers, trained, measured, looked into, served."""
+
+from regard.errors import RegardError
+from regard.inspection.tape import record
+from regard.loading import Model, load, save
+from regard.models.config import TransformerConfig
+from regard.models.presets import preset
+from regard.models.transformer import build
+
+__all__ = [
+    "Model",
+    "RegardError",
+    "TransformerConfig",
+    "build",
+    "load",
+    "preset",
+    "record",
+    "save",
+]
+__version__ = "0.1.0"
