@@ -54,7 +54,7 @@ def selecting_query(keys: Tensor, index: int) -> Tensor | None:
     """
     keys = _check(keys)
     if not 0 <= index < len(keys):
-        raise RegardError(f"key {index} does not exist: give an index from 0 to {len(keys) - 1}.")
+        raise RegardError(f"key {index} does not exist: there are {len(keys)} keys, from 0.")
     rivals = _rivals(keys, index)
     query = -_nearest(rivals) if len(rivals) else torch.ones(keys.shape[1], dtype=torch.float64)
     return query / torch.linalg.vector_norm(query) if _wins(query, rivals) else None
@@ -79,7 +79,7 @@ def _check(keys: Tensor) -> Tensor:
         raise RegardError(f"keys of shape {tuple(keys.shape)}: give them as (keys, width).")
     if not keys.isfinite().all():
         raise RegardError("keys hold a value that is not finite: leave out what NaN or inf made.")
-    return keys.detach().to("cpu", torch.float64)
+    return keys.detach().cpu().double()
 
 
 def _rivals(keys: Tensor, index: int) -> Tensor:
@@ -114,11 +114,11 @@ def _nearest(points: Tensor) -> Tensor:
             break
         corral = torch.cat([corral, newest[None]])
         weights = torch.cat([weights, weights.new_zeros(1)])
-        while (aim := _affine(points[corral])).min() <= 0:
+        while (aim := _affine(points[corral])).min() < 0:
             # Go from the weights towards the aim until the first of them is 0, and drop that one.
-            steps = torch.where(aim <= 0, weights / (weights - aim), torch.inf)
+            steps = torch.where(aim < 0, weights / (weights - aim), torch.inf)
             first = steps.argmin()
-            weights = weights + steps[first] * (aim - weights)
+            weights = (weights + steps[first] * (aim - weights)).clamp(min=0)
             kept = torch.arange(len(corral)) != first
             corral, weights = corral[kept], weights[kept]
         weights = aim

@@ -1,0 +1,245 @@
+"""Our Transformer against its peers, in one run, as ratios.
+
+On a CPU: GPT-2 small, forward and forward + backward, against `transformers`.
+With CUDA: a training step of the 124M shape, against nanoGPT (give its folder with --nanogpt).
+"""
+
+import argparse
+import importlib.util
+import os
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from measure import Timing, machine, race
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import regard
+from regard.models.presets import GPT2
+
+H200_PEAK = 989e12  # dense bf16 by the datasheet; the same peak nanoGPT's share is quoted against
+SHAPE = replace(GPT2, vocabulary=50304, dropout=0.0, attention_dropout=0.0)
+
+
+def against_transformers(rows: int, length: int, rounds: int) -> None:
+    """GPT-2 small with the same weights in both; tokens (rows, length)."""
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    from transformers import GPT2LMHeadModel
+
+    ours = regard.build(GPT2).eval()
+    with tempfile.TemporaryDirectory() as folder:
+        regard.save(ours, folder)
+        theirs = GPT2LMHeadModel.from_pretrained(folder, use_cache=False).eval()
+    tokens = torch.randint(0, GPT2.vocabulary, (rows, length))
+    forwards: dict[str, Callable[[], Tensor]] = {
+        "regard": lambda: ours(tokens),
+        "transformers": lambda: theirs(tokens).logits,
+    }
+    with torch.inference_mode():
+        gap = (forwards["regard"]() - forwards["transformers"]()).abs().max()
+        timings = race(forwards, rounds)
+    print(f"largest difference of logits {gap:.1e}")
+    report(f"GPT-2 small forward, {rows} × {length} tokens", timings, rows * length)
+
+    def backwards(forward: Callable[[], Tensor]) -> Callable[[], None]:
+        def run() -> None:
+            logits = forward()[:, :-1].flatten(0, 1)
+            F.cross_entropy(logits, tokens[:, 1:].flatten()).backward()
+
+        return run
+
+    timings = race({name: backwards(forward) for name, forward in forwards.items()}, rounds)
+    report(f"GPT-2 small forward + backward, {rows} × {length} tokens", timings, rows * length)
+
+
+class MasterWeights:
+    """AdamW on float32 copies of bf16 weights: matrix products and traffic at half the bytes."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.weights = list(module.parameters())
+        self.masters = [w.detach().float() for w in self.weights]
+        module.to(torch.bfloat16)
+        self.optimizer = adamw(self.masters)
+
+    def step(self) -> None:
+        grads = [w.grad for w in self.weights]
+        norm = torch.nn.utils.get_total_norm(grads)
+        factor = (1.0 / (norm + 1e-6)).clamp(max=1.0)
+        for master, grad in zip(self.masters, grads, strict=True):
+            master.grad = grad.float()
+        torch._foreach_mul_([m.grad for m in self.masters], factor)
+        self.optimizer.step()
+        with torch.no_grad():
+            torch._foreach_copy_(self.weights, self.masters)
+        for weight in self.weights:
+            weight.grad = None
+
+
+def adamw(parameters: list[Tensor]) -> torch.optim.Optimizer:
+    groups = [
+        {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": 0.1},
+        {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(groups, lr=6e-4, betas=(0.9, 0.95), fused=True)
+
+
+Step = Callable[[Tensor, Tensor], Tensor]
+
+
+def autocast_step(module: nn.Module, loss: Callable[[Tensor, Tensor], Tensor]) -> Step:
+    """Float32 weights, bf16 products: forward, backward, clip, fused AdamW."""
+    parameters = list(module.parameters())
+    optimizer = adamw(parameters)
+    compiled = torch.compile(loss)
+
+    def step(tokens: Tensor, targets: Tensor) -> Tensor:
+        with torch.autocast("cuda", torch.bfloat16):
+            value = compiled(tokens, targets)
+        value.backward()
+        torch.nn.utils.clip_grad_norm_(parameters, 1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        return value
+
+    return step
+
+
+def ours(config: regard.TransformerConfig, half: bool) -> Step:
+    """Our module's training step, with float32 weights, or bf16 weights and float32 masters."""
+    module = regard.build(config, "cuda")
+
+    def loss(tokens: Tensor, targets: Tensor) -> Tensor:
+        return F.cross_entropy(module(tokens).flatten(0, 1), targets.flatten())
+
+    if not half:
+        return autocast_step(module, loss)
+    masters, compiled = MasterWeights(module), torch.compile(loss)
+
+    def step(tokens: Tensor, targets: Tensor) -> Tensor:
+        value = compiled(tokens, targets)
+        value.backward()
+        masters.step()
+        return value
+
+    return step
+
+
+def nanogpt(folder: Path, bias: bool) -> Step:
+    """nanoGPT's model in the same step; `bias` False is its own training default."""
+    spec = importlib.util.spec_from_file_location("nanogpt", folder / "model.py")
+    assert spec
+    assert spec.loader
+    peer: Any = importlib.util.module_from_spec(spec)
+    sys.modules["nanogpt"] = peer
+    spec.loader.exec_module(peer)
+    module = peer.GPT(peer.GPTConfig(vocab_size=SHAPE.vocabulary, bias=bias)).to("cuda")
+    return autocast_step(module, lambda tokens, targets: module(tokens, targets)[1])
+
+
+def against_nanogpt(folder: Path | None, rows: int, rounds: int) -> None:
+    """A full bf16 training step, 12 layers × 768, 1,024 tokens a row, clipping included."""
+    torch.set_float32_matmul_precision("high")
+    length = SHAPE.context
+    batch = torch.randint(0, SHAPE.vocabulary, (rows, length + 1), device="cuda")
+    tokens, targets = batch[:, :-1].contiguous(), batch[:, 1:].contiguous()
+    makers: dict[str, Callable[[], Step]] = {
+        "regard, autocast": lambda: ours(SHAPE, half=False),
+        "regard, bf16 weights": lambda: ours(SHAPE, half=True),
+        "regard, bf16, 6 heads of 128": lambda: ours(replace(SHAPE, heads=6), half=True),
+    }
+    if folder:
+        makers = {
+            "nanoGPT, no biases": lambda: nanogpt(folder, bias=False),
+            "nanoGPT, biases": lambda: nanogpt(folder, bias=True),
+        } | makers
+    timings = {}
+    for name, make in makers.items():
+        step = make()
+        timings |= race({name: lambda step=step: step(tokens, targets)}, rounds, warmup=8)
+        if name == "regard, bf16 weights":
+            where_time_goes(lambda step=step: step(tokens, targets))
+        del step
+        torch.compiler.reset()
+        torch.cuda.empty_cache()
+    count = sum(p.numel() for p in regard.build(SHAPE, "meta").parameters())
+    per_token = 6 * (count - SHAPE.context * SHAPE.width) + 12 * SHAPE.layers * SHAPE.width * length
+    ceiling = matrix_ceiling()
+    print(f"matrix products reach {ceiling / 1e12:.0f} TFLOP/s here; 6N + 12Ldn per token")
+    title = f"124M training step, {rows} × {length} tokens"
+    report(title, timings, rows * length, per_token, ceiling)
+
+
+def where_time_goes(run: Callable[[], object]) -> None:
+    """Device time of one step by what the kernels do."""
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CUDA]) as found:
+        run()
+        torch.cuda.synchronize()
+    kinds = {
+        "matrix products": ("gemm", "nvjet", "cutlass", "xmma"),
+        "attention": ("flash", "fmha", "sdpa", "cudnn_generated"),
+        "fused elementwise and norms": ("triton",),
+        "optimizer": ("multi_tensor", "foreach", "adam"),
+    }
+    spent: dict[str, float] = {}
+    for event in found.key_averages():
+        name = event.key.lower()
+        kind = next((k for k, words in kinds.items() if any(w in name for w in words)), "other")
+        spent[kind] = spent.get(kind, 0.0) + event.device_time_total / 1e3
+    total = sum(spent.values())
+    print("one step with bf16 weights, by kernel:")
+    for kind, milliseconds in sorted(spent.items(), key=lambda item: -item[1]):
+        print(f"  {kind:<30}{milliseconds:8.2f} ms {milliseconds / total:6.1%}")
+
+
+def matrix_ceiling(size: int = 8192) -> float:
+    """FLOP/s of a large bf16 matrix product on random data."""
+    a, b = (torch.randn(size, size, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    return 2 * size**3 / race({"product": lambda: a @ b}, rounds=20, warmup=5)["product"].seconds
+
+
+def report(
+    title: str,
+    timings: dict[str, Timing],
+    tokens: int,
+    per_token: float = 0.0,
+    ceiling: float = 0.0,
+) -> None:
+    """A table: seconds, tokens/s, ratio to the first contestant that is not ours."""
+    peer = next((name for name in timings if not name.startswith("regard")), None)
+    print(f"\n{title}  [{machine()}]")
+    for name, timing in timings.items():
+        rate = tokens / timing.seconds
+        line = (
+            f"  {name:<30}{timing.seconds * 1e3:10.1f} ms ±{timing.spread:5.1%}{rate:12,.0f} tok/s"
+        )
+        if peer:
+            line += f"{timings[peer].seconds / timing.seconds:8.3f}× {peer}"
+        if per_token:
+            share, reach = rate * per_token / H200_PEAK, rate * per_token / ceiling
+            line += f"{share:8.1%} of 989 TFLOP/s, {reach:.1%} of the ceiling"
+        print(line)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--nanogpt", type=Path, help="a checkout of nanoGPT to measure beside ours")
+    parser.add_argument("--rows", type=int, default=0, help="rows a batch (CPU 2, CUDA 64)")
+    parser.add_argument("--length", type=int, default=512, help="tokens a row on the CPU")
+    parser.add_argument("--rounds", type=int, default=0, help="timed rounds (CPU 10, CUDA 30)")
+    options = parser.parse_args()
+    torch.manual_seed(0)
+    if torch.cuda.is_available():
+        against_nanogpt(options.nanogpt, options.rows or 64, options.rounds or 30)
+    else:
+        against_transformers(options.rows or 2, options.length, options.rounds or 10)
+
+
+if __name__ == "__main__":
+    main()
