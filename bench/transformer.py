@@ -114,7 +114,7 @@ def ours(config: regard.TransformerConfig, half: bool) -> Step:
     module = regard.build(config, "cuda")
 
     def loss(tokens: Tensor, targets: Tensor) -> Tensor:
-        return F.cross_entropy(module(tokens).flatten(0, 1), targets.flatten())
+        return F.cross_entropy(module(tokens).flatten(0, 1).float(), targets.flatten())
 
     if not half:
         return autocast_step(module, loss)
@@ -157,15 +157,17 @@ def against_nanogpt(folder: Path | None, rows: int, rounds: int) -> None:
             "nanoGPT, no biases": lambda: nanogpt(folder, bias=False),
             "nanoGPT, biases": lambda: nanogpt(folder, bias=True),
         } | makers
-    timings = {}
-    for name, make in makers.items():
-        step = make()
-        timings |= race({name: lambda step=step: step(tokens, targets)}, rounds, warmup=8)
-        if name == "regard, bf16 weights":
-            where_time_goes(lambda step=step: step(tokens, targets))
-        del step
-        torch.compiler.reset()
-        torch.cuda.empty_cache()
+    steps = {name: make() for name, make in makers.items()}
+    # Five steps between looks at the clock, as a loop would run them.
+    timings = race(
+        {
+            name: lambda s=step: [s(tokens, targets) for _ in range(5)]
+            for name, step in steps.items()
+        },
+        rounds,
+    )
+    timings = {name: Timing(t.seconds / 5, t.spread) for name, t in timings.items()}
+    where_time_goes(lambda: steps["regard, bf16 weights"](tokens, targets))
     count = sum(p.numel() for p in regard.build(SHAPE, "meta").parameters())
     per_token = 6 * (count - SHAPE.context * SHAPE.width) + 12 * SHAPE.layers * SHAPE.width * length
     ceiling = matrix_ceiling()
@@ -188,7 +190,8 @@ def where_time_goes(run: Callable[[], object]) -> None:
         "optimizer": ("multi_tensor", "foreach", "adam"),
     }
     spent: dict[str, float] = {}
-    for event in found.key_averages():
+    events = sorted(found.key_averages(), key=lambda event: -event.device_time_total)
+    for event in events:
         name = event.key.lower()
         kind = next((k for k, words in kinds.items() if any(w in name for w in words)), "other")
         spent[kind] = spent.get(kind, 0.0) + event.device_time_total / 1e3
@@ -196,6 +199,10 @@ def where_time_goes(run: Callable[[], object]) -> None:
     print("one step with bf16 weights, by kernel:")
     for kind, milliseconds in sorted(spent.items(), key=lambda item: -item[1]):
         print(f"  {kind:<30}{milliseconds:8.2f} ms {milliseconds / total:6.1%}")
+    print("the longest kernels:")
+    for event in events[:12]:
+        spent_here = event.device_time_total / 1e3
+        print(f"  {event.key[:70]:<72}{event.count:4} × {spent_here:8.2f} ms")
 
 
 def matrix_ceiling(size: int = 8192) -> float:
@@ -232,11 +239,11 @@ def main() -> None:
     parser.add_argument("--nanogpt", type=Path, help="a checkout of nanoGPT to measure beside ours")
     parser.add_argument("--rows", type=int, default=0, help="rows a batch (CPU 2, CUDA 64)")
     parser.add_argument("--length", type=int, default=512, help="tokens a row on the CPU")
-    parser.add_argument("--rounds", type=int, default=0, help="timed rounds (CPU 10, CUDA 30)")
+    parser.add_argument("--rounds", type=int, default=0, help="timed rounds (CPU 10, CUDA 10)")
     options = parser.parse_args()
     torch.manual_seed(0)
     if torch.cuda.is_available():
-        against_nanogpt(options.nanogpt, options.rows or 64, options.rounds or 30)
+        against_nanogpt(options.nanogpt, options.rows or 64, options.rounds or 10)
     else:
         against_transformers(options.rows or 2, options.length, options.rounds or 10)
 

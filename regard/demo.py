@@ -124,7 +124,7 @@ def show_attention(model: Transformer, word: str, console: Console) -> None:
     console.print(f"Where it looked while writing “{''.join(wrote[:-1])}” ({name}):")
     console.print(heat_text(weights, rows=wrote, columns=list(word)))
     picture = Path("demo") / "reverse.png"
-    heatmap(weights, picture, rows=wrote, columns=list(word), title="reading →", side="writing →")
+    heatmap(weights, picture, rows=wrote, columns=list(word), title="reading →", side="← writing")
     console.print(Text(f"The same as a picture: {picture}"))
 
 

@@ -85,7 +85,7 @@ class Attend(nn.Module):
         if not isinstance(self.similarity, Dot):
             probabilities = F.dropout(self.weigh(queries, keys, overlay).probabilities, dropout)
             return probabilities @ values
-        return F.scaled_dot_product_attention(
+        mixed = F.scaled_dot_product_attention(
             queries,
             keys,
             values,
@@ -95,6 +95,8 @@ class Attend(nn.Module):
             scale=self.similarity.scale(queries.shape[-1]),
             enable_gqa=_grouped(queries, keys),
         )
+        blind = _shaped(overlay.blind, queries)
+        return mixed if blind is None else mixed.masked_fill(blind, 0.0)
 
     def weigh(self, queries: Tensor, keys: Tensor, over: Overlay | Mask | None = None) -> Weights:
         """The scores, mask and probabilities that `forward` implies, written out."""

@@ -53,6 +53,10 @@ class Mask:
         """Whether every pair is allowed, as far as can be told without asking the device."""
         return False
 
+    def spares_self(self) -> bool:
+        """Whether a query always sees its own position, so that none is left with nothing."""
+        return False
+
     def of_keys(self) -> "Mask | None":
         """The part that speaks of keys alone, whoever asks; what cross-attention must respect."""
         return None
@@ -77,6 +81,9 @@ class Causal(Mask):
     def hides_nothing(self, span: Span) -> bool:
         return span.first is not None and span.first >= span.keys - 1
 
+    def spares_self(self) -> bool:
+        return True
+
     def is_square(self, span: Span) -> bool:
         """Whether this is the plain triangle that kernels know by themselves."""
         return span.first == 0 and span.queries == span.keys
@@ -100,6 +107,9 @@ class Window(Mask):
         if span.first is None:
             return False
         return self.size > max(span.first + span.queries - 1, span.keys - 1 - span.first)
+
+    def spares_self(self) -> bool:
+        return True
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,6 +145,9 @@ class Documents(Mask):
         positions = span.positions.expand(ids.shape[0], -1)  # (rows, queries)
         mine = ids.gather(1, positions)  # (rows, queries)
         return mine[..., None] == ids[:, None, : span.keys]  # (rows, queries, keys)
+
+    def spares_self(self) -> bool:
+        return True
 
 
 @dataclass(frozen=True, eq=False)
@@ -187,6 +200,7 @@ class Overlay:
     table: Tensor | None = None  # (rows or 1, 1 or heads, queries or 1, keys): True/False, or
     #                              the bias with -inf where the mask forbids
     triangle: bool = False  # the kernel's own causal path is right
+    blind: Tensor | None = None  # (rows or 1, 1, queries or 1, 1): True where nothing is allowed
 
     def allowed(self) -> Tensor:
         """The mask written out; (rows or 1, 1, queries, keys)."""
@@ -231,4 +245,9 @@ def lay(mask: Mask | None, span: Span, bias: Tensor | None = None) -> Overlay:
         return Overlay(span, mask, triangle=True)
     allowed = fitting(parts[0] if len(parts) == 1 else Combined(parts), span)[:, None]
     table = allowed if bias is None else bias.masked_fill(~allowed, -torch.inf)
-    return Overlay(span, mask, bias, table)
+    # CPU kernels give zeros where nothing is allowed; cuDNN's (torch 2.11, half precision) give
+    # the mean of all values, so there the queries that may be blind are marked.
+    blind = None
+    if span.device.type != "cpu" and not all(part.spares_self() for part in parts):
+        blind = ~allowed.any(-1, keepdim=True)
+    return Overlay(span, mask, bias, table, blind=blind)
