@@ -71,6 +71,8 @@ class Describe:
         config = open_folder(Path(self.name))[1] if Path(self.name).is_dir() else preset(self.name)
         module = build(config, "meta")
         console.print(_tree(anatomy(module, self.name)))
+        if module.config.tied and module.config.head != "none":
+            console.print("\nthe output matrix is tied to embed.tokens and counted once")
         console.print(f"\n{_settings(module.config)}", style="dim")
 
 

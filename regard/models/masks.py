@@ -244,10 +244,11 @@ def lay(mask: Mask | None, span: Span, bias: Tensor | None = None) -> Overlay:
     if bias is None and all(isinstance(part, Causal) and part.is_square(span) for part in parts):
         return Overlay(span, mask, triangle=True)
     allowed = fitting(parts[0] if len(parts) == 1 else Combined(parts), span)[:, None]
-    table = allowed if bias is None else bias.masked_fill(~allowed, -torch.inf)
-    # CPU kernels give zeros where nothing is allowed; cuDNN's (torch 2.11, half precision) give
-    # the mean of all values, so there the queries that may be blind are marked.
+    # CPU kernels give zeros where nothing is allowed; cuDNN's (torch 2.11, half precision) gives
+    # the mean of all values, and NaN gradients. So there a blind query sees all, then is zeroed.
     blind = None
     if span.device.type != "cpu" and not all(part.spares_self() for part in parts):
         blind = ~allowed.any(-1, keepdim=True)
+        allowed = allowed | blind
+    table = allowed if bias is None else bias.masked_fill(~allowed, -torch.inf)
     return Overlay(span, mask, bias, table, blind=blind)
