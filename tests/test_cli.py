@@ -1,0 +1,87 @@
+"""The commands as a person types them."""
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+import regard
+from regard.cli import main
+
+
+def run(capsys, *arguments):
+    """Exit code, output, errors of one command."""
+    code = 0
+    try:
+        main(list(arguments))
+    except SystemExit as exit_:
+        code = exit_.code
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def test_models_lists_every_preset_with_its_parameter_count(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    code, out, _ = run(capsys, "models")
+    lines = {line.split()[0]: line for line in out.splitlines() if line.strip()}
+    assert code == 0
+    assert set(regard.models.presets.PRESETS) <= set(lines)
+    assert "124,439,808" in lines["gpt2"]
+    assert "8,030,261,248" in lines["llama-3-8b"]
+    assert "32 / 8" in lines["llama-3-8b"]
+
+
+def test_describe_shows_the_tree_with_shapes_and_counts(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    code, out, _ = run(capsys, "describe", "gpt2")
+    assert code == 0
+    assert "124,439,808" in out.splitlines()[0]
+    assert "0–11  × 12  Block  7,087,872 each" in out
+    assert "query_key_value  Linear  weight 2304 × 768  bias 2304  1,771,776" in out
+    assert "tied to embed.tokens" in out
+
+
+def test_describe_reads_a_hugging_face_folder_without_its_weights(capsys, tmp_path):
+    config = replace(regard.preset("llama-tiny"), layers=3, vocabulary=99)
+    regard.save(regard.build(config), tmp_path)
+    code, out, _ = run(capsys, "describe", str(tmp_path))
+    assert code == 0
+    assert "0–2  × 3  Block" in out
+    assert "weight 99 × 32" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("describe", "gtp2"), "did you mean 'gpt2'?"),
+        (("describe", "regard-0"), "no model is called 'regard-0'"),
+        (("describe", "."), "has no config.json"),
+    ],
+)
+def test_a_mistake_is_one_message_on_stderr_and_exit_code_2(
+    capsys, monkeypatch, tmp_path, arguments, said
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+    code, out, err = run(capsys, *arguments)
+    assert (code, out) == (2, "")
+    assert err.startswith("error: ")
+    assert said in err
+    assert "Traceback" not in err
+
+
+def test_the_installed_module_runs_and_takes_no_memory_for_eight_billion_parameters():
+    # Address space is limited to less than the weights would need, so making them would fail.
+    code = (
+        "import resource; limit = 12 * 2**30;"
+        "resource.setrlimit(resource.RLIMIT_AS, (limit, limit));"
+        "from regard.cli import main; main(['describe', 'llama-3-8b'])"
+    )
+    environment = os.environ | {"COLUMNS": "200", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "8,030,261,248" in done.stdout
