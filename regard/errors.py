@@ -3,6 +3,8 @@
 import difflib
 from collections.abc import Iterable
 
+LISTED = 500  # problems named one by one; absurd settings could make many thousands
+
 
 class RegardError(Exception):
     """A mistake in the input: what was wrong, where, and what to do. Shown without a traceback."""
@@ -28,7 +30,9 @@ class Problems:
         if len(self.found) == 1:
             raise RegardError(f"{self.subject}: {self.found[0]}")
         if self.found:
-            lines = "".join(f"\n  - {problem}" for problem in self.found)
+            lines = "".join(f"\n  - {problem}" for problem in self.found[:LISTED])
+            if len(self.found) > LISTED:
+                lines += f"\n  - and {len(self.found) - LISTED} more"
             raise RegardError(f"{self.subject}: {len(self.found)} problems{lines}")
 
 

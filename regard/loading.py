@@ -34,10 +34,28 @@ def load(
     `m.module(target, memory=m.module.encode(source))`. `dtype` None keeps the stored type.
     """
     folder = Path(path)
-    if not folder.is_dir():
+    if not _is_folder(folder):
         raise RegardError(f"{folder} is not a folder; give one with config.json and safetensors")
-    module, extra = load_folder(folder, device, dtype)
+    if dtype is not None and not dtype.is_floating_point:
+        raise RegardError(f"weights cannot be loaded as {dtype}; choose a floating-point type")
+    module, extra = load_folder(folder, _device(device), dtype)
     return Model(module, extra)
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except (OSError, ValueError):  # a name too long, or with a NUL in it
+        return False
+
+
+def _device(name: torch.device | str) -> torch.device:
+    """A device that exists on this machine."""
+    try:
+        return torch.empty(0, device=name).device
+    except (RuntimeError, AssertionError) as error:  # torch without CUDA asserts
+        reason = str(error).splitlines()[0]
+        raise RegardError(f"device {str(name)!r} cannot be used here: {reason}") from None
 
 
 def save(model: Model | Transformer, path: str | Path, shard_bytes: int = 5_000_000_000) -> None:

@@ -5,6 +5,7 @@ recomputes them from the very arguments the kernel was given; the kernel still m
 which is therefore the same to the bit. Without a recording there is no hook and no cost.
 """
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -48,12 +49,17 @@ class Tape:
 
     def calls(self, name: str) -> list[Look]:
         """Every call of the attention at `name`; generation makes one for each step."""
+        if not self.names:
+            raise RegardError("nothing was recorded: run the model inside the `with` block")
         if not self.looks.get(name):
             raise RegardError(f"no attention {name!r} was recorded; {nearest(name, self.names)}")
         return self.looks[name]
 
     def probabilities(self, name: str) -> Tensor:
-        """All calls as one matrix (rows, heads, all queries, keys), as if made in a single pass."""
+        """All calls as one matrix (rows, heads, all queries, keys).
+
+        For rows of one length it is as if made in a single pass; padding stays where it was.
+        """
         looks = self.calls(name)
         most = max(look.probabilities.shape[-1] for look in looks)
         parts = [F.pad(p, (0, most - p.shape[-1])) for p in (k.probabilities for k in looks)]
@@ -66,8 +72,10 @@ def record(model: nn.Module) -> Iterator[Tape]:
 
     A compiled model runs uncompiled meanwhile, because compiled code has no place for hooks.
     """
+    if not isinstance(model, nn.Module):
+        raise RegardError(f"record a module, not a {type(model).__name__}: `record(model.module)`")
     places = {
-        name.removeprefix("_orig_mod.").removesuffix(".attend") or "attend": module
+        name.replace("_orig_mod.", "").removesuffix(".attend") or "attend": module
         for name, module in model.named_modules()
         if isinstance(module, Attend)
     }
@@ -75,7 +83,8 @@ def record(model: nn.Module) -> Iterator[Tape]:
         raise RegardError(f"{type(model).__name__} has no attention to record")
     tape = Tape({name: [] for name in places})
     with ExitStack() as stack:
-        stack.enter_context(torch.compiler.set_stance("force_eager"))
+        if "torch._dynamo" in sys.modules:  # a second to import, and else nothing is compiled
+            stack.enter_context(torch.compiler.set_stance("force_eager"))
         for name, module in places.items():
             hook = _hook(tape.looks[name])
             stack.callback(module.register_forward_hook(hook, with_kwargs=True).remove)

@@ -12,7 +12,14 @@ from torch import Tensor
 from regard.errors import Problems, RegardError, nearest
 from regard.interchange.families import FAMILIES, Family
 from regard.interchange.families.family import Rule, Settings
-from regard.interchange.tensors import TensorFolder, read_json, widest, write_json, write_tensors
+from regard.interchange.tensors import (
+    FLOATS,
+    TensorFolder,
+    read_json,
+    widest,
+    write_json,
+    write_tensors,
+)
 from regard.models.config import TransformerConfig
 from regard.models.transformer import Transformer, build
 
@@ -47,7 +54,10 @@ def open_folder(folder: Path) -> tuple[Family, TransformerConfig, TensorFolder, 
             f"{nearest(kind, FAMILIES)}"
         )
     family, tensors = FAMILIES[kind], TensorFolder(folder)
-    tensors.rename(family.canonical(list(tensors)))
+    try:
+        tensors.rename(family.canonical(list(tensors)))
+    except RegardError as error:
+        raise RegardError(f"{folder}: {error}") from None
     problems = Problems(str(folder / "config.json"))
     arguments = family.read(Settings(found, problems), tensors, _own_head(family, tensors))
     problems.report()
@@ -80,6 +90,13 @@ def _gather(family: Family, module: Transformer, tensors: TensorFolder) -> dict[
                 problems.add(f"tensor {name} {shape} is missing")
             elif tensors.shapes[name] != shape:
                 problems.add(f"tensor {name} should be {shape} but is {tensors.shapes[name]}")
+            elif tensors.kinds[name] not in FLOATS:
+                problems.add(f"tensor {name} holds {tensors.kinds[name]}, not floating point")
+        for name in tensors.keys() & set(rule.copies):
+            used.add(name)
+            main = rule.theirs[0]
+            same = main not in tensors or torch.equal(tensors[name], tensors[main])
+            problems.require(same, f"tensor {name} should equal {main} but differs from it")
     for name in sorted(set(tensors) - used):
         if not re.fullmatch(family.unneeded, name):
             problems.add(f"tensor {tensors.stored(name)} is unexpected")
@@ -110,6 +127,8 @@ def _part(rule: Rule, tensor: Tensor) -> dict[str, Tensor]:
         return {rule.theirs[0]: tensor[None]}
     if rule.transposed:
         return {rule.theirs[0]: tensor.T}
+    if rule.write_copies:
+        return {name: tensor.clone() for name in (*rule.theirs, *rule.copies)}
     parts = tensor.split(rule.sizes) if rule.sizes else (tensor,)
     return dict(zip(rule.theirs, parts, strict=True))
 
@@ -123,7 +142,8 @@ def save_folder(
     """Write a folder that `transformers` loads; `extra` is config of no concern to the module."""
     config = module.config
     family = family_of(config)
-    ids = {"pad_token_id": config.vocabulary - 1, "decoder_start_token_id": config.vocabulary - 1}
+    pad = min(config.vocabulary, config.source_vocabulary or config.vocabulary) - 1
+    ids = {"pad_token_id": pad, "decoder_start_token_id": pad}
     kept = {key: value for key, value in (extra or {}).items() if key.endswith("_token_id")}
     settings = {"model_type": family.name, "dtype": str(_dtype(module)).removeprefix("torch.")}
     settings |= (ids if family.name == "marian" else {}) | family.write(config) | kept
@@ -135,8 +155,9 @@ def save_folder(
         folder.mkdir(parents=True, exist_ok=True)
         write_tensors(tensors, folder, shard_bytes)
         write_json(settings, folder / "config.json")
-    except OSError as error:
-        raise RegardError(f"cannot write {folder}: {error.strerror or error}") from None
+    except (OSError, ValueError) as error:  # a NUL in the path is a ValueError
+        reason = getattr(error, "strerror", None) or error
+        raise RegardError(f"cannot write {folder}: {reason}") from None
 
 
 def _dtype(module: Transformer) -> torch.dtype:
@@ -161,7 +182,8 @@ def family_of(config: TransformerConfig) -> Family:
 
 def _lost(family: Family, config: TransformerConfig) -> list[str]:
     """The settings that do not survive being written as this family's config and read back."""
-    keys = [field.name for field in fields(config) if field.name not in TRAINING_ONLY]
+    ignored = {*TRAINING_ONLY, *config.inert()}
+    keys = [field.name for field in fields(config) if field.name not in ignored]
     # Some settings are told from the tensors' names when reading; these are the ones written.
     names = {name for rule in family.rules(config) for name in rule.theirs}
     written = Settings(family.write(config), Problems(family.name))

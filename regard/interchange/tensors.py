@@ -6,7 +6,9 @@ folder can be judged whole before any weight is loaded.
 
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from torch import Tensor
 from regard.errors import Problems, RegardError
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+WRITTEN = r"model(-\d{5}-of-\d{5})?\.safetensors(\.index\.json)?"
 FLOATS = ("F64", "F32", "F16", "BF16")
 
 
@@ -27,7 +30,7 @@ def read_json(path: Path) -> dict[str, Any]:
         found = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise RegardError(f"{path.parent} has no {path.name}") from None
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+    except (OSError, ValueError, RecursionError) as error:  # bad UTF-8 and JSON are ValueErrors
         raise RegardError(f"{path} is not readable JSON: {error}") from None
     if not isinstance(found, dict):
         raise RegardError(f"{path} must hold a JSON object, not a {type(found).__name__}")
@@ -40,6 +43,7 @@ class TensorFolder(Mapping[str, Tensor]):
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.shapes: dict[str, tuple[int, ...]] = {}
+        self.kinds: dict[str, str] = {}
         self._stored: dict[str, tuple[Any, str]] = {}  # name -> open file, name in it
         problems = Problems(str(folder))
         for name in _files(folder):
@@ -59,14 +63,14 @@ class TensorFolder(Mapping[str, Tensor]):
         for name in names:
             view = opened.get_slice(name)
             problems.require(name not in self.shapes, f"tensor {name} is in two files")
-            kind = view.get_dtype()
-            problems.require(kind in FLOATS, f"tensor {name} holds {kind}, not floating point")
-            self.shapes[name], self._stored[name] = tuple(view.get_shape()), (opened, name)
+            self.shapes[name], self.kinds[name] = tuple(view.get_shape()), view.get_dtype()
+            self._stored[name] = opened, name
 
     def rename(self, names: Mapping[str, str]) -> None:
         """Know each tensor `names[new]` of the folder as `new` from now on."""
         self._stored = {new: self._stored[old] for new, old in names.items()}
         self.shapes = {new: self.shapes[old] for new, old in names.items()}
+        self.kinds = {new: self.kinds[old] for new, old in names.items()}
 
     def stored(self, name: str) -> str:
         """The name a tensor has in its file, for messages."""
@@ -126,9 +130,10 @@ def write_tensors(tensors: Mapping[str, Tensor], folder: Path, shard_bytes: int)
         total = sum(tensor.nbytes for tensor in tensors.values())
         index = {"metadata": {"total_size": total}, "weight_map": places}
         write_json(index, folder / INDEX)
-    for stale in folder.glob("model*.safetensors*"):  # of an earlier save in other shards
-        if stale.name not in names and not (len(shards) > 1 and stale.name == INDEX):
-            stale.unlink()
+    kept = {*names, INDEX} if len(shards) > 1 else {*names}
+    for path in folder.iterdir():  # what an earlier save left in other shards
+        if re.fullmatch(WRITTEN, path.name) and path.name not in kept:
+            path.unlink()
 
 
 def _whole(tensor: Tensor) -> Tensor:
@@ -136,17 +141,32 @@ def _whole(tensor: Tensor) -> Tensor:
 
 
 def _write_file(tensors: dict[str, Tensor], path: Path) -> None:
-    # Under another name first: a model may have been loaded from, and still map, this very file.
+    with _replacing(path) as partial:
+        try:
+            save_file(tensors, partial, metadata={"format": "pt"})
+        except SafetensorError as error:
+            raise OSError(str(error)) from None
+
+
+@contextmanager
+def _replacing(path: Path) -> Iterator[Path]:
+    """Another name to write to first, then moved to `path`; on failure nothing is left behind.
+
+    A model may have been loaded from, and still map, the very file that is replaced.
+    """
     partial = path.with_name(f".{path.name}.partial")
-    save_file(tensors, partial, metadata={"format": "pt"})
-    os.replace(partial, path)
+    try:
+        yield partial
+        os.replace(partial, path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
 
 
 def write_json(content: Mapping[str, Any], path: Path) -> None:
     """Write a JSON object, so that a reader sees the old file or the new one."""
-    partial = path.with_name(f".{path.name}.partial")
-    partial.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-    os.replace(partial, path)
+    with _replacing(path) as partial:
+        partial.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
 def widest(tensors: Mapping[str, Tensor]) -> torch.dtype:

@@ -1,5 +1,6 @@
 """A Transformer is its config: frozen, validated when made, and enough to build the module."""
 
+import math
 from dataclasses import dataclass, replace
 from typing import Literal, Self, get_args, get_origin, get_type_hints
 
@@ -10,6 +11,23 @@ Activation = Literal["relu", "gelu", "gelu-tanh", "silu", "relu-squared"]
 Scheme = Literal[
     "none", "sinusoidal", "sinusoidal-halves", "learned", "rotary", "alibi", "relative"
 ]
+
+
+# Beyond these a number is a mistake, and a tensor's size could not be counted in 64 bits.
+LARGEST = {
+    "vocabulary": 2**26,
+    "source_vocabulary": 2**26,
+    "context": 2**26,
+    "layers": 1024,
+    "encoder_layers": 1024,
+    "width": 2**20,
+    "heads": 2**14,
+    "kv_heads": 2**14,
+    "head_width": 2**14,
+    "hidden": 2**22,
+    "segments": 2**20,
+}
+MAY_BE_ZERO = ("source_vocabulary", "encoder_layers", "kv_heads", "head_width", "segments")
 
 
 @dataclass(frozen=True)
@@ -33,6 +51,10 @@ class RotaryScaling:
         problems.require(self.low < self.high, f"low {self.low} must be below high {self.high}")
         problems.require(self.original_context > 0, "original_context must be positive")
         problems.report()
+        if self.kind == "linear":  # which has no other setting; so that equal scalings are equal
+            object.__setattr__(self, "low", 1.0)
+            object.__setattr__(self, "high", 4.0)
+            object.__setattr__(self, "original_context", 8192)
 
 
 @dataclass(frozen=True)
@@ -101,6 +123,15 @@ class TransformerConfig:
             encoder_layers=self.encoder_layers or (self.layers if both else 0),
         )
 
+    def inert(self) -> set[str]:
+        """The settings that have no effect beside the others."""
+        names = set()
+        if self.positions != "rotary":
+            names |= {"rotary_base", "rotary_scaling"}
+        if self.positions != "relative":
+            names |= {"relative_buckets", "relative_distance"}
+        return names
+
 
 def _check_literals(settings: object, problems: Problems) -> None:
     """Note every field whose value is not among the words its type allows."""
@@ -112,18 +143,17 @@ def _check_literals(settings: object, problems: Problems) -> None:
 
 
 def _check_ranges(config: TransformerConfig, problems: Problems) -> None:
-    for name in ("vocabulary", "context", "layers", "width", "heads", "hidden"):
-        value = getattr(config, name)
-        problems.require(value >= 1, f"{name} must be at least 1, not {value}")
-    for name in ("source_vocabulary", "encoder_layers", "kv_heads", "head_width", "segments"):
-        value = getattr(config, name)
-        problems.require(value >= 0, f"{name} must not be negative, but is {value}")
+    for name, most in LARGEST.items():
+        value, least = getattr(config, name), 0 if name in MAY_BE_ZERO else 1
+        problems.require(value >= least, f"{name} must be at least {least}, not {value}")
+        problems.require(value <= most, f"{name} must be at most {most:,}")
     for name in ("dropout", "attention_dropout", "activation_dropout"):
         value = getattr(config, name)
         problems.require(0 <= value < 1, f"{name} must be in [0, 1), not {value}")
     for name in ("norm_epsilon", "rotary_base"):
         value = getattr(config, name)
-        problems.require(value > 0, f"{name} must be positive, not {value}")
+        good = value > 0 and math.isfinite(value)
+        problems.require(good, f"{name} must be a positive number, not {value}")
     enough = config.relative_buckets >= 4 and config.relative_distance > config.relative_buckets
     problems.require(
         enough,

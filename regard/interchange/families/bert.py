@@ -21,7 +21,10 @@ class Bert(Family):
     outside = ("cls.",)
     head = "cls.predictions.decoder.weight"
     embedding = ("bert.embeddings.word_embeddings.weight",)
-    unneeded = r"bert\.embeddings\.position_ids|cls\.(seq_relationship|predictions\.decoder)\..*"
+    unneeded = (
+        r"bert\.embeddings\.position_ids|cls\.predictions\.decoder\.weight"
+        r"|cls\.seq_relationship\..*"
+    )
 
     def read(self, settings: Settings, names: Collection[str], own_head: bool) -> dict[str, Any]:
         settings.must_be("is_decoder", False)
@@ -40,7 +43,7 @@ class Bert(Family):
             "norm_place": "post",
             "norm_epsilon": settings.number("layer_norm_eps", 1e-12),
             "embedding_norm": True,
-            "segments": settings.size("type_vocab_size", 2),
+            "segments": max(1, settings.size("type_vocab_size", 2)),
             "head": "masked" if masked else "none",
             "head_bias": masked,
             "tied": not masked or (settings.flag("tie_word_embeddings", True) and not own_head),
@@ -67,6 +70,15 @@ class Bert(Family):
             "attention_probs_dropout_prob": config.attention_dropout,
         }
 
+    def canonical(self, names: list[str]) -> dict[str, str]:
+        """As for all, and the output bias, which has two names, under the one that decides."""
+        result = super().canonical(names)
+        bias, decides = "cls.predictions.bias", "cls.predictions.decoder.bias"
+        if bias in result:
+            result[decides] = result.get(decides, result[bias])
+            del result[bias]
+        return result
+
     def rules(self, config: TransformerConfig) -> Iterator[Rule]:
         table = "bert.embeddings"
         yield Rule("embed.tokens.weight", (f"{table}.word_embeddings.weight",))
@@ -89,6 +101,7 @@ class Bert(Family):
         if config.head == "masked":
             yield from plain("head.transform", "cls.predictions.transform.dense")
             yield from plain("head.norm", "cls.predictions.transform.LayerNorm")
-            yield Rule("head.bias", ("cls.predictions.bias",))
+            bias, copies = ("cls.predictions.decoder.bias",), ("cls.predictions.bias",)
+            yield Rule("head.bias", bias, copies=copies, write_copies=True)
             if not config.tied:
                 yield Rule("head.project.weight", ("cls.predictions.decoder.weight",))

@@ -5,12 +5,13 @@ make up which of ours, and what in its folder is not needed. Reading and writing
 rules in both directions, so they cannot drift apart.
 """
 
+import math
 import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from regard.errors import Problems, nearest
+from regard.errors import Problems, RegardError, nearest
 from regard.models.config import TransformerConfig
 
 ACTIVATIONS = {  # theirs -> ours; the first of several is the one we write
@@ -34,6 +35,8 @@ class Rule:
     sizes: tuple[int, ...] = ()  # rows each of several brings
     transposed: bool = False  # GPT-2 keeps (inputs, outputs)
     row: bool = False  # theirs has a leading dimension of 1
+    copies: tuple[str, ...] = ()  # other names a file may hold the same tensor under
+    write_copies: bool = False
 
 
 class Settings:
@@ -46,20 +49,23 @@ class Settings:
         value = self.found.get(key)
         value = default if value is None else value
         if not isinstance(value, int) or isinstance(value, bool):
-            self.problems.add(f"{key} must be a whole number, not {value!r}")
+            self.problems.add(f"{key} must be a whole number, not {_short(value)}")
             return 1
         return value
 
     def number(self, key: str, default: float) -> float:
         value = self.found.get(key, default)
         value = default if value is None else value
-        if not isinstance(value, int | float):
-            self.problems.add(f"{key} must be a number, not {value!r}")
+        whole = isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**53
+        if not whole and not (isinstance(value, float) and math.isfinite(value)):
+            self.problems.add(f"{key} must be a finite number, not {_short(value)}")
             return default
         return float(value)
 
     def flag(self, key: str, default: bool) -> bool:
         value = self.found.get(key)
+        if value is not None and not isinstance(value, bool):
+            self.problems.add(f"{key} must be true or false, not {_short(value)}")
         return default if value is None else bool(value)
 
     def activation(self, key: str) -> Any:
@@ -71,11 +77,20 @@ class Settings:
     def must_be(self, key: str, *values: object) -> None:
         """Refuse a setting that would change the function in a way we do not have."""
         value = self.found.get(key, values[0])
-        self.problems.require(value in values, f"{key} = {value!r} is not supported")
+        self.problems.require(value in values, f"{key} = {_short(value)} is not supported")
 
 
 def activation_name(ours: str) -> str:
     return next(theirs for theirs, name in ACTIVATIONS.items() if name == ours)
+
+
+def _short(value: object) -> str:
+    """A value for a message, cut if it is long."""
+    try:
+        text = repr(value)
+    except ValueError:  # a whole number of thousands of digits
+        return "a number too long to print"
+    return text if len(text) <= 60 else f"{text[:60]}…"
 
 
 class Family:
@@ -107,12 +122,14 @@ class Family:
     def canonical(self, names: list[str]) -> dict[str, str]:
         """Their names as today's files spell them -> as this file does."""
         bare = not any(name.startswith(self.prefix) for name in names)
-        result = {}
+        result: dict[str, str] = {}
         for name in names:
             known = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", name)
             known = re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", known)
             if bare and not known.startswith(self.outside):
                 known = self.prefix + known
+            if known in result:
+                raise RegardError(f"tensors {result[known]} and {name} are two spellings of one")
             result[known] = name
         return result
 

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterator
 from typing import Any
 
-from regard.errors import nearest
+from regard.errors import RegardError, nearest
 from regard.interchange.families.family import (
     Family,
     Rule,
@@ -116,18 +116,25 @@ def _rope(settings: Settings) -> tuple[float, RotaryScaling | None]:
     inner = Settings(rope, settings.problems)
     base = inner.number("rope_theta", 10000.0)
     kind = rope.get("rope_type", rope.get("type", "default"))
-    if kind == "linear":
-        return base, RotaryScaling("linear", inner.number("factor", 1.0))
-    if kind == "llama3":
+    if kind == "default":
+        return base, None
+    known = ["default", "linear", "llama3"]
+    if kind not in known:
+        hint = nearest(str(kind), known)
+        settings.problems.add(f"rope type {kind!r} is not supported; {hint}")
+        return base, None
+    settings.problems.require("factor" in rope, f"rope type {kind!r} needs a factor")
+    original = inner.size(
+        "original_max_position_embeddings", settings.size("max_position_embeddings", 2048)
+    )
+    try:
         return base, RotaryScaling(
-            "llama3",
-            inner.number("factor", 8.0),
+            kind,
+            inner.number("factor", 1.0),
             inner.number("low_freq_factor", 1.0),
             inner.number("high_freq_factor", 4.0),
-            inner.size("original_max_position_embeddings", 8192),
+            original,
         )
-    known = ["default", "linear", "llama3"]
-    settings.problems.require(
-        kind == "default", f"rope type {kind!r} is not supported; {nearest(str(kind), known)}"
-    )
-    return base, None
+    except RegardError as error:
+        settings.problems.add(str(error))
+        return base, None

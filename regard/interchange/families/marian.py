@@ -21,10 +21,7 @@ class Marian(Family):
     outside = ("lm_head.", "final_logits_bias")
     head = "lm_head.weight"
     embedding = ("model.shared.weight", "model.decoder.embed_tokens.weight")
-    unneeded = (
-        r"model\.(encoder|decoder)\.embed_positions\.weight|lm_head\.weight"
-        r"|model\.(encoder|decoder)\.embed_tokens\.weight"
-    )
+    unneeded = r"model\.(encoder|decoder)\.embed_positions\.weight|lm_head\.weight"
 
     def read(self, settings: Settings, names: Collection[str], own_head: bool) -> dict[str, Any]:
         for key in ("normalize_before", "normalize_embedding", "add_final_layer_norm"):
@@ -88,7 +85,14 @@ class Marian(Family):
             yield Rule("source_embed.tokens.weight", ("model.encoder.embed_tokens.weight",))
             yield Rule("embed.tokens.weight", ("model.decoder.embed_tokens.weight",))
         else:
-            yield Rule("embed.tokens.weight", ("model.shared.weight",))
+            copies = ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight")
+            # transformers unties all three when it is told to untie the head.
+            yield Rule(
+                "embed.tokens.weight",
+                ("model.shared.weight",),
+                copies=copies,
+                write_copies=not config.tied,
+            )
         yield Rule("head.bias", ("final_logits_bias",), row=True)
         if not config.tied:
             yield Rule("head.project.weight", ("lm_head.weight",))

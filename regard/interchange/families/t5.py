@@ -19,7 +19,7 @@ class T5(Family):
     name = "t5"
     head, embedding = "lm_head.weight", ("shared.weight",)
     unneeded = (
-        r"(encoder|decoder)\.embed_tokens\.weight|lm_head\.weight"
+        r"lm_head\.weight"
         r"|decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight"
     )
 
@@ -54,7 +54,7 @@ class T5(Family):
             "scale_scores": False,
             # v1.0 ties and scales, v1.1 does neither; newer configs say the scale apart.
             "scale_head": settings.flag("scale_decoder_outputs", said),
-            "tied": not own_head,
+            "tied": said and not own_head,
             "dropout": settings.number("dropout_rate", 0.1),
             "attention_dropout": settings.number("dropout_rate", 0.1),
             "activation_dropout": settings.number("dropout_rate", 0.1),
@@ -87,7 +87,8 @@ class T5(Family):
         }
 
     def rules(self, config: TransformerConfig) -> Iterator[Rule]:
-        yield Rule("embed.tokens.weight", ("shared.weight",))
+        copies = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
+        yield Rule("embed.tokens.weight", ("shared.weight",), copies=copies)
         for stack, layers in (("encoder", config.encoder_layers), ("decoder", config.layers)):
             table = f"{stack}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
             yield Rule(f"{stack}.positions.table.weight", (table,))
