@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 import transformers as hf
+from tiny_folders import tiny
 from torch import Tensor, nn
 
 import regard
@@ -188,3 +189,15 @@ def make_pair(case: str, folder: Path) -> Pair:
     theirs = draw(CASES[case]())
     theirs.save_pretrained(folder)
     return Pair(theirs, regard.load(folder), FAMILIES[case.split()[0]])
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Callable[[str], Path]:
+    """A family's tiny model, written to disk."""
+
+    def write(family: str) -> Path:
+        path = tmp_path / family
+        regard.save(tiny(family), path)
+        return path
+
+    return write
