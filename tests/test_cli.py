@@ -56,7 +56,7 @@ def test_describe_reads_a_hugging_face_folder_without_its_weights(capsys, tmp_pa
     ("arguments", "said"),
     [
         (("describe", "gtp2"), "did you mean 'gpt2'?"),
-        (("describe", "regard-0"), "no model is called 'regard-0'"),
+        (("describe", "regard-0"), "goes from 1 to 128"),
         (("describe", "."), "has no config.json"),
     ],
 )

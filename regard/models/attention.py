@@ -84,7 +84,7 @@ class Attend(nn.Module):
         dropout = self.dropout if self.training else 0.0
         if not isinstance(self.similarity, Dot):
             probabilities = F.dropout(self.weigh(queries, keys, overlay).probabilities, dropout)
-            return probabilities @ values
+            return probabilities @ _repeated(values, queries)
         mixed = F.scaled_dot_product_attention(
             queries,
             keys,
@@ -101,12 +101,11 @@ class Attend(nn.Module):
     def weigh(self, queries: Tensor, keys: Tensor, over: Overlay | Mask | None = None) -> Weights:
         """The scores, mask and probabilities that `forward` implies, written out."""
         overlay = self.overlay(queries, keys, over)
-        if _grouped(queries, keys):
-            keys = keys.repeat_interleave(queries.shape[-3] // keys.shape[-3], dim=-3)
-        scores = self.similarity(queries, keys)  # (..., queries, keys)
+        scores = self.similarity(queries, _repeated(keys, queries))  # (..., queries, keys)
         allowed = _shaped(overlay.allowed(), queries)
         assert allowed is not None
-        biased = scores if overlay.bias is None else scores + overlay.bias
+        bias = _shaped(overlay.bias, queries)
+        biased = scores if bias is None else scores + bias
         # The lowest finite number, then zero: a row with nothing allowed must not become NaN.
         floor = torch.finfo(scores.dtype).min
         probabilities = biased.masked_fill(~allowed, floor).softmax(-1).masked_fill(~allowed, 0.0)
@@ -124,14 +123,21 @@ def _grouped(queries: Tensor, keys: Tensor) -> bool:
     return queries.dim() > 3 and queries.shape[-3] != keys.shape[-3]
 
 
+def _repeated(heads: Tensor, queries: Tensor) -> Tensor:
+    """Grouped keys or values with each head repeated for the query heads that share it."""
+    if not _grouped(queries, heads):
+        return heads
+    return heads.repeat_interleave(queries.shape[-3] // heads.shape[-3], dim=-3)
+
+
 def _shaped(table: Tensor | None, queries: Tensor) -> Tensor | None:
-    """A table (rows, heads, queries, keys) without the dimensions that `queries` lacks."""
+    """A table (rows, heads, queries, keys) with as many dimensions as `queries` has."""
     if table is None:
         return None
-    if queries.dim() == 3:
-        table = table[:, 0]
-    elif queries.dim() == 2:
-        table = table[0, 0]
+    if queries.dim() < 4:
+        table = table[:, 0] if queries.dim() == 3 else table[0, 0]
+    else:
+        table = table[(slice(None),) + (None,) * (queries.dim() - 4)]
     return table if table.dtype == torch.bool else table.to(queries.dtype)
 
 

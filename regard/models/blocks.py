@@ -11,7 +11,7 @@ from regard.models.config import TransformerConfig
 from regard.models.masks import Mask, Overlay, Span, lay
 from regard.models.positions import SCHEMES, Turn
 from regard.models.protocol import Memory
-from regard.models.state import KeyValueState, Reading
+from regard.models.state import Reading
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
@@ -124,18 +124,19 @@ class Stack(nn.Module):
         x: Tensor,
         span: Span,
         mask: Mask | None,
-        state: KeyValueState | None = None,
+        slots: Sequence[Slot] | None = None,
         reading: Reading | None = None,
     ) -> Tensor:
-        """x (rows, new, width), standing where `span` says -> (rows, new, width)."""
+        """x (rows, new, width), standing where `span` says -> (rows, new, width).
+
+        `slots` hold each block's keys and values of the prefix, `reading` those of a source.
+        """
         x = self.dropout(self.embedding_norm(self.positions.add(x, span.positions)))
         turn = self.positions.turn(span.positions)
         over = lay(mask, span, self.positions.bias(span))
-        sources: Sequence[KeysValues | None] = [None] * len(self.blocks)
-        source_over = None
-        if reading is not None:
-            sources, source_over = reading.layers, reading.overlay(span.queries)
-        for i, (block, source) in enumerate(zip(self.blocks, sources, strict=True)):
-            slot = state.slot(i, span) if state is not None else None
+        nothing = [None] * len(self.blocks)
+        sources = reading.layers if reading is not None else nothing
+        source_over = reading.overlay(span.queries) if reading is not None else None
+        for block, slot, source in zip(self.blocks, slots or nothing, sources, strict=True):
             x = block(x, over, turn, slot, source, source_over)
         return self.norm(x)

@@ -1,8 +1,9 @@
 """A Transformer is its config: frozen, validated when made, and enough to build the module."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Literal, Self, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Self, get_args, get_origin, get_type_hints
 
 from regard.errors import Problems, nearest
 
@@ -46,7 +47,8 @@ class RotaryScaling:
 
     def __post_init__(self) -> None:
         problems = Problems("rotary scaling")
-        _check_literals(self, problems)
+        if _check_types(self, problems) - {"kind"}:
+            problems.report()
         problems.require(self.factor >= 1, f"factor must be at least 1, not {self.factor}")
         problems.require(self.low < self.high, f"low {self.low} must be below high {self.high}")
         problems.require(self.original_context > 0, "original_context must be positive")
@@ -107,10 +109,8 @@ class TransformerConfig:
 
     def __post_init__(self) -> None:
         problems = Problems("model settings")
-        _check_literals(self, problems)
-        _check_ranges(self, problems)
-        if not problems.found:
-            _check_agreement(self, problems)
+        wrong = _check_types(self, problems) | _check_ranges(self, problems)
+        _check_agreement(self, problems, wrong)
         problems.report()
 
     def resolved(self) -> Self:
@@ -133,64 +133,115 @@ class TransformerConfig:
         return names
 
 
-def _check_literals(settings: object, problems: Problems) -> None:
-    """Note every field whose value is not among the words its type allows."""
+def _check_types(settings: object, problems: Problems) -> set[str]:
+    """Note every setting whose value is not of its type, or not one of its words."""
+    wrong = set()
     for name, kind in get_type_hints(type(settings)).items():
         value = getattr(settings, name)
-        if get_origin(kind) is Literal and value not in get_args(kind):
-            hint = nearest(str(value), get_args(kind))
-            problems.add(f"{name} cannot be {value!r}; {hint}")
+        if get_origin(kind) is Literal:
+            if value not in get_args(kind):
+                wrong.add(name)
+                problems.add(f"{name} cannot be {value!r}; {nearest(str(value), get_args(kind))}")
+        elif not _is_a(value, kind):
+            wrong.add(name)
+            problems.add(
+                f"{name} must be {NAMES.get(kind, 'a RotaryScaling or None')}, not {value!r}"
+            )
+    return wrong
 
 
-def _check_ranges(config: TransformerConfig, problems: Problems) -> None:
+NAMES = {int: "a whole number", float: "a number", bool: "True or False"}
+
+
+def _is_a(value: object, kind: Any) -> bool:
+    if kind in (int, float):  # True is no number here, and a whole number is a fine float
+        allowed = int if kind is int else (int, float)
+        return isinstance(value, allowed) and not isinstance(value, bool)
+    return isinstance(value, kind)
+
+
+def _check_ranges(config: TransformerConfig, problems: Problems) -> set[str]:
+    """Note every number that is out of its range; those of a wrong type are left alone."""
+    wrong = set()
+
+    def require(name: str, good: Callable[[float], bool], otherwise: str) -> None:
+        value = getattr(config, name)
+        if isinstance(value, int | float) and not isinstance(value, bool) and not good(value):
+            wrong.add(name)
+            problems.add(f"{name} must {otherwise.format(value)}")
+
     for name, most in LARGEST.items():
-        value, least = getattr(config, name), 0 if name in MAY_BE_ZERO else 1
-        problems.require(value >= least, f"{name} must be at least {least}, not {value}")
-        problems.require(value <= most, f"{name} must be at most {most:,}")
+        if name in MAY_BE_ZERO:
+            require(name, lambda value: value >= 0, "not be negative, but is {}")
+        else:
+            require(name, lambda value: value >= 1, "be at least 1, not {}")
+        require(name, lambda value, most=most: value <= most, f"be at most {most:,}")  # type: ignore[misc]
     for name in ("dropout", "attention_dropout", "activation_dropout"):
-        value = getattr(config, name)
-        problems.require(0 <= value < 1, f"{name} must be in [0, 1), not {value}")
+        require(name, lambda value: 0 <= value < 1, "be in [0, 1), not {}")
     for name in ("norm_epsilon", "rotary_base"):
-        value = getattr(config, name)
-        good = value > 0 and math.isfinite(value)
-        problems.require(good, f"{name} must be a positive number, not {value}")
-    enough = config.relative_buckets >= 4 and config.relative_distance > config.relative_buckets
-    problems.require(
-        enough,
-        f"relative_buckets ({config.relative_buckets}) must be at least 4 and below "
-        f"relative_distance ({config.relative_distance})",
-    )
+        require(name, lambda value: value > 0, "be positive, not {}")
+        require(name, lambda value: value < math.inf, "be finite, not {}")
+    return wrong
 
 
-def _check_agreement(config: TransformerConfig, problems: Problems) -> None:
-    """Settings that are each fine but not together."""
+def _check_agreement(config: TransformerConfig, problems: Problems, wrong: set[str]) -> None:
+    """Settings that are each fine but not together; what is wrong by itself is left alone."""
+
+    def require(good: Callable[[], bool], otherwise: str, *names: str) -> None:
+        if not wrong & {*names} and not good():
+            problems.add(otherwise)
+
+    sizes = ("width", "heads", "kv_heads", "head_width")
     kv_heads = config.kv_heads or config.heads
-    head_width = config.head_width or config.width // config.heads
-    problems.require(
-        config.head_width > 0 or config.width % config.heads == 0,
+    head_width = config.head_width or (0 if wrong & {*sizes} else config.width // config.heads)
+    require(
+        lambda: config.head_width > 0 or config.width % config.heads == 0,
         f"{config.heads} heads do not divide width {config.width}; "
         "choose a divisor or set head_width",
+        *sizes,
     )
-    problems.require(
-        config.heads % kv_heads == 0,
+    require(
+        lambda: config.heads % kv_heads == 0,
         f"{kv_heads} key/value heads do not divide {config.heads} heads",
+        *sizes,
     )
-    if config.positions == "rotary":
-        problems.require(
-            head_width % 2 == 0,
-            f"rotary positions turn pairs, so head_width must be even, not {head_width}",
-        )
-    if config.positions in ("sinusoidal", "sinusoidal-halves"):
-        problems.require(
-            config.width % 2 == 0,
-            f"sinusoidal positions come in pairs, so width must be even, not {config.width}",
-        )
-    if config.kind != "encoder":
-        problems.require(not config.pooler, "a pooler belongs to an encoder only")
-        problems.require(not config.segments, "segments belong to an encoder only")
-        problems.require(config.head == "linear", f"head {config.head!r} belongs to an encoder")
-    if config.kind != "encoder-decoder":
-        problems.require(
-            not config.source_vocabulary, "source_vocabulary needs kind 'encoder-decoder'"
-        )
-        problems.require(not config.encoder_layers, "encoder_layers needs kind 'encoder-decoder'")
+    require(
+        lambda: config.positions != "rotary" or head_width % 2 == 0,
+        f"rotary positions turn pairs, so head_width must be even, not {head_width}",
+        "positions",
+        *sizes,
+    )
+    require(
+        lambda: not config.positions.startswith("sinusoidal") or config.width % 2 == 0,
+        f"sinusoidal positions come in pairs, so width must be even, not {config.width}",
+        "positions",
+        "width",
+    )
+    buckets, distance = config.relative_buckets, config.relative_distance
+    require(
+        lambda: buckets >= 4 and distance > buckets,
+        f"relative_buckets ({buckets}) must be at least 4 and below relative_distance ({distance})",
+        "relative_buckets",
+        "relative_distance",
+    )
+    encoder, both = config.kind == "encoder", config.kind == "encoder-decoder"
+    for good, otherwise, name in (
+        (encoder or not config.pooler, "a pooler belongs to an encoder only", "pooler"),
+        (encoder or not config.segments, "segments belong to an encoder only", "segments"),
+        (
+            encoder or config.head == "linear",
+            f"head {config.head!r} belongs to an encoder",
+            "head",
+        ),
+        (
+            both or not config.source_vocabulary,
+            "source_vocabulary needs kind 'encoder-decoder'",
+            "source_vocabulary",
+        ),
+        (
+            both or not config.encoder_layers,
+            "encoder_layers needs kind 'encoder-decoder'",
+            "encoder_layers",
+        ),
+    ):
+        require(lambda good=good: good, otherwise, "kind", name)  # type: ignore[misc]

@@ -65,10 +65,19 @@ class Mask:
         return (self,)
 
     def __and__(self, other: "Mask | None") -> "Mask":
-        return self if other is None else Combined(self.parts() + other.parts())
+        return self if other is None else Combined(self.parts() + _mask(other).parts())
 
     def __rand__(self, other: "Mask | None") -> "Mask":
-        return self if other is None else other & self
+        return self if other is None else _mask(other) & self
+
+
+def _mask(given: object) -> Mask:
+    if not isinstance(given, Mask):
+        raise RegardError(
+            f"a mask must be a value such as Padding(lengths) or Dense(table), "
+            f"not a {type(given).__name__}"
+        )
+    return given
 
 
 @dataclass(frozen=True)
@@ -118,12 +127,21 @@ class Padding(Mask):
 
     lengths: Tensor  # (rows,), on any device; on the host, full rows are recognised for free
 
+    def __post_init__(self) -> None:
+        if self.lengths.dim() != 1 or self.lengths.is_floating_point():
+            raise RegardError(
+                f"a Padding mask needs one whole number for each row, not {self.lengths.dtype} "
+                f"of shape {tuple(self.lengths.shape)}"
+            )
+
     def allowed(self, span: Span) -> Tensor:
         lengths = self.lengths.to(span.device)
         return (span.key_positions() < lengths[:, None])[:, None]  # (rows, 1, keys)
 
     def hides_nothing(self, span: Span) -> bool:
-        return self.lengths.device.type == "cpu" and bool((self.lengths >= span.keys).all())
+        if self.lengths.device.type != "cpu" or len(self.lengths) != span.rows:
+            return False
+        return bool((self.lengths >= span.keys).all())
 
     def of_keys(self) -> Mask:
         return self
@@ -143,7 +161,8 @@ class Documents(Mask):
             )
         ids = self.ids.to(span.device)
         positions = span.positions.expand(ids.shape[0], -1)  # (rows, queries)
-        mine = ids.gather(1, positions)  # (rows, queries)
+        # Padding behind a row's last real token may stand beyond the ids.
+        mine = ids.gather(1, positions.clamp(max=ids.shape[1] - 1))  # (rows, queries)
         return mine[..., None] == ids[:, None, : span.keys]  # (rows, queries, keys)
 
     def spares_self(self) -> bool:
@@ -214,20 +233,17 @@ class Overlay:
 def fitting(mask: Mask, span: Span) -> Tensor:
     """The mask written out, (rows or 1, queries or 1, keys), or an error if it cannot fit."""
     wanted = (span.rows, span.queries, span.keys)
-    try:
-        allowed = mask.allowed(span)
-        torch.broadcast_shapes(allowed.shape, wanted)
-        fits = all(have in (1, want) for have, want in zip(allowed.shape, wanted, strict=True))
-        fits = fits and allowed.shape[-1] == span.keys
-    except RuntimeError:
-        allowed, fits = None, False
-    if allowed is None or not fits:
-        names = " & ".join(_shape_of(part) for part in mask.parts())
-        raise RegardError(
-            f"the mask {names} does not fit {span.rows} rows × {span.queries} queries × "
-            f"{span.keys} keys; give one entry per row and key"
-        )
-    return allowed
+    tables = []
+    for part in mask.parts():
+        table = part.allowed(span)
+        fits = table.dim() == 3 and table.shape[-1] == span.keys
+        if not fits or any(h not in (1, w) for h, w in zip(table.shape, wanted, strict=True)):
+            raise RegardError(
+                f"the mask {_shape_of(part)} does not fit {span.rows} rows × {span.queries} "
+                f"queries × {span.keys} keys; give one entry per row and key"
+            )
+        tables.append(table)
+    return reduce(torch.logical_and, tables)
 
 
 def _shape_of(mask: Mask) -> str:
@@ -237,7 +253,7 @@ def _shape_of(mask: Mask) -> str:
 
 def lay(mask: Mask | None, span: Span, bias: Tensor | None = None) -> Overlay:
     """Reduce a mask and a position bias to the cheapest thing that is right for this span."""
-    parts = () if mask is None else mask.parts()
+    parts = () if mask is None else _mask(mask).parts()
     parts = tuple(part for part in parts if not part.hides_nothing(span))
     if not parts:
         return Overlay(span, mask, bias, table=bias)

@@ -168,7 +168,9 @@ def preset(name: str) -> TransformerConfig:
     if name in PRESETS:
         return PRESETS[name]
     dial = DIAL.fullmatch(name)
-    if dial and 1 <= int(dial[1]) <= 128:
+    if dial and not 1 <= int(dial[1]) <= 128:
+        raise RegardError(f"{name}: the depth of a regard model goes from 1 to 128")
+    if dial:
         kinds: dict[str | None, Kind] = {
             None: "decoder",
             "-encoder": "encoder",

@@ -1,12 +1,13 @@
 """What a Transformer remembers between steps: the keys and values of the prefix (M22).
 
 Room is allocated once. Rows may have different lengths: row r's next token goes to position
-`lengths[r]`, and what padding left behind there is overwritten, never seen (a later key is hidden
-from an earlier query by causality alone).
+`lengths[r]`. What padding leaves behind there is overwritten, never seen: a later key is hidden
+from an earlier query by causality alone.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -83,25 +84,46 @@ class KeyValueState:
         """What the cache occupies, all layers and rows: 2 · room · width · layers numbers each."""
         return sum(tensor.nbytes for layer in self.layers for tensor in layer)
 
-    def span(self, rows: int, new: int) -> Span:
-        """Where `new` more tokens per row will stand, and the keys they will meet."""
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Layers, key/value heads and head width: what must agree with the model's."""
+        if not self.layers:
+            return (0, 0, 0)
+        keys = self.layers[0].keys  # (rows, kv_heads, room, head_width)
+        return (len(self.layers), keys.shape[1], keys.shape[3])
+
+    def span(self, rows: int, new: int, real: Sequence[int] | None = None) -> Span:
+        """Where `new` more tokens a row will stand, and the keys they will meet.
+
+        Of row r, `real[r]` tokens are real (all, if not given); only they need room.
+        """
         if rows != self.rows:
             raise RegardError(f"the state has {self.rows} rows, the tokens have {rows}")
-        most = max(self.lengths) + new
-        if most > self.room:
+        ends = [held + (real[r] if real else new) for r, held in enumerate(self.lengths)]
+        if max(ends) > self.room:
             raise RegardError(
-                f"the state has room for {self.room} tokens a row, {most} are needed; "
+                f"the state has room for {self.room} tokens a row, {max(ends)} are needed; "
                 "start it with more room"
             )
-        device = self.layers[0].keys.device
-        if len(set(self.lengths)) == 1:
-            return Span.of(rows, new, most, device, first=self.lengths[0])
+        device, first = self.layers[0].keys.device, self.lengths[0]
+        if len(set(self.lengths)) == 1 and first + new <= self.room:
+            return Span.of(rows, new, first + new, device, first)
         starts = torch.tensor(self.lengths, device=device)  # (rows,)
         positions = starts[:, None] + torch.arange(new, device=device)  # (rows, new)
-        return Span(positions, rows, most, None)
+        return Span(positions, rows, max(ends), None)
 
-    def slot(self, layer: int, span: Span) -> "LayerSlot":
-        return LayerSlot(self.layers[layer], span)
+    def slots(self, span: Span, real: Sequence[int]) -> list["LayerSlot"]:
+        """Each layer's part of the cache, ready to take in `real[r]` tokens of row r."""
+        places = None
+        if span.first is None:
+            triples = [
+                (row, column, held + column)
+                for row, (held, count) in enumerate(zip(self.lengths, real, strict=True))
+                for column in range(count)
+            ]
+            table = torch.tensor(triples, dtype=torch.long, device=span.device).reshape(-1, 3)
+            places = Places(*table.unbind(1))
+        return [LayerSlot(held, span, places) for held in self.layers]
 
     def advance(self, new: Sequence[int]) -> None:
         """Row r has taken in `new[r]` real tokens."""
@@ -110,7 +132,12 @@ class KeyValueState:
     def reorder(self, rows: Tensor | Sequence[int]) -> None:
         """Row i becomes what row `rows[i]` was; their number may change, rows may repeat."""
         device = self.layers[0].keys.device
-        index = torch.as_tensor(rows, dtype=torch.long, device=device)
+        index = torch.as_tensor(rows, dtype=torch.long)
+        if index.dim() != 1 or not len(index):
+            raise RegardError(f"reorder needs a list of rows, not shape {tuple(index.shape)}")
+        if index.device.type == "cpu" and not 0 <= int(index.min()) <= int(index.max()) < self.rows:
+            raise RegardError(f"the state has rows 0 to {self.rows - 1}, not {index.tolist()}")
+        index = index.to(device)
         alike = len(set(self.lengths)) == 1  # then no question to the device is needed
         used = max(self.lengths)
         self.lengths = (
@@ -132,19 +159,28 @@ def _pick(held: Tensor, rows: Tensor, used: int) -> Tensor:
     return picked
 
 
+class Places(NamedTuple):
+    """Where each real token of ragged rows comes from and goes to; each (tokens,)."""
+
+    rows: Tensor
+    columns: Tensor  # among the new tokens of the row
+    positions: Tensor  # in the row's cache
+
+
 @dataclass(frozen=True)
 class LayerSlot:
     """One layer's part of the cache, and where the new tokens of this pass go."""
 
     held: KeysValues
     span: Span
+    places: Places | None  # for rows that differ; else the tokens stand side by side
 
     def extend(self, new: KeysValues) -> KeysValues:
         """Store new keys and values (rows, kv_heads, new, head_width); return all up to them."""
         for held, fresh in zip(self.held, new, strict=True):
-            if self.span.first is not None:
+            if self.places is None:
                 held[:, :, self.span.first : self.span.keys] = fresh
             else:
-                rows = torch.arange(self.span.rows, device=held.device)[:, None]  # (rows, 1)
-                held[rows, :, self.span.positions] = fresh.transpose(1, 2).to(held.dtype)
+                rows, columns, positions = self.places
+                held[rows, :, positions] = fresh[rows, :, columns].to(held.dtype)
         return KeysValues(*(held[:, :, : self.span.keys] for held in self.held))

@@ -38,6 +38,11 @@ class Embedding(nn.Module):
         if self.segments is not None:
             segments = torch.zeros_like(tokens) if segments is None else segments
             _check_ids("segment", segments, self.segments)
+            if segments.shape != tokens.shape:
+                raise RegardError(
+                    f"segment ids of shape {tuple(segments.shape)} do not fit tokens of shape "
+                    f"{tuple(tokens.shape)}"
+                )
             x = x + self.segments(segments)
         elif segments is not None:
             raise RegardError("this model knows no segments; leave them out")
@@ -156,6 +161,45 @@ class Transformer(nn.Module):
             device=weight.device,
         )
 
+    def _write(
+        self,
+        stack: Stack,
+        x: Tensor,
+        state: State | None,
+        lengths: Lengths,
+        mask: Mask | None,
+        reading: Reading | None = None,
+    ) -> Tensor:
+        """One causal pass over x (rows, new, width), continuing what the state holds, if any.
+
+        Padding stands on the right, where causality hides it from every real token: no mask.
+        """
+        rows, new = x.shape[:2]
+        counts = None if lengths is None else _lengths(lengths, rows, new)
+        mask = Causal() & mask
+        if state is None:
+            _check_reach(stack, new)
+            return stack(x, Span.of(rows, new, new, x.device), mask, None, reading)
+        state = self._mine(state)
+        real = [new] * rows if counts is None else counts.tolist()
+        span = state.span(rows, new, real)
+        _check_reach(stack, max(h + more for h, more in zip(state.lengths, real, strict=True)))
+        y = stack(x, span, mask, state.slots(span, real), reading)
+        state.advance(real)
+        return y
+
+    def _mine(self, state: State) -> KeyValueState:
+        """The state, if this model began it."""
+        if not isinstance(state, KeyValueState):
+            kind = type(state).__name__
+            raise RegardError(f"a Transformer continues a KeyValueState, not a {kind}")
+        config = self.config
+        if state.shape != (config.layers, config.kv_heads, config.head_width):
+            raise RegardError(
+                "the state was freed or is another model's; start one with this model"
+            )
+        return state
+
 
 class DecoderOnly(Transformer):
     """Every token sees itself and those before it; continues a text (GPT-2, Llama)."""
@@ -179,7 +223,7 @@ class DecoderOnly(Transformer):
         if memory is not None:
             raise RegardError("a decoder-only model reads no source; leave out `memory`")
         x = self.embed(tokens, segments)
-        return _write(self.decoder, x, state, lengths, mask)
+        return self._write(self.decoder, x, state, lengths, mask)
 
 
 class EncoderOnly(Transformer):
@@ -261,9 +305,10 @@ class EncoderDecoder(Transformer):
         x = self.embed(tokens, segments)
         held = state.reading if isinstance(state, KeyValueState) else None
         reading = self._reading(held, memory, rows=len(tokens))
+        y = self._write(self.decoder, x, state, lengths, mask, reading)
         if isinstance(state, KeyValueState):
             state.reading = reading
-        return _write(self.decoder, x, state, lengths, mask, reading)
+        return y
 
     def _reading(self, held: Reading | None, memory: Memory | None, rows: int) -> Reading:
         """The source as the decoder sees it: what the state holds, or worked out now."""
@@ -275,6 +320,11 @@ class EncoderDecoder(Transformer):
             raise RegardError("this model writes from a source; give `memory=model.encode(source)`")
         if memory.rows != rows:
             raise RegardError(f"the source has {memory.rows} rows, the target {rows}")
+        if memory.values.shape[-1] != self.config.width:
+            width = memory.values.shape[-1]
+            raise RegardError(
+                f"the source was read by another model (width {width}, not {self.config.width})"
+            )
         return self.decoder.look(memory)
 
 
@@ -288,36 +338,11 @@ def _read(stack: Stack, x: Tensor, lengths: Lengths, mask: Mask | None) -> Memor
     return Memory(values, mask.of_keys() if mask is not None else None)
 
 
-def _write(
-    stack: Stack,
-    x: Tensor,
-    state: State | None,
-    lengths: Lengths,
-    mask: Mask | None,
-    reading: Reading | None = None,
-) -> Tensor:
-    """One causal pass over x (rows, new, width), continuing what the state holds, if any.
-
-    Padding stands on the right, where causality hides it from every real token: no mask needed.
-    """
-    rows, new = x.shape[:2]
-    real = None if lengths is None else _lengths(lengths, rows, new)
-    mask = Causal() & mask
-    if state is None:
-        _check_reach(stack, new)
-        return stack(x, Span.of(rows, new, new, x.device), mask, None, reading)
-    if not isinstance(state, KeyValueState):
-        raise RegardError(f"a Transformer continues a KeyValueState, not a {type(state).__name__}")
-    counts = [new] * rows if real is None else real.tolist()
-    _check_reach(stack, max(held + more for held, more in zip(state.lengths, counts, strict=True)))
-    y = stack(x, state.span(rows, new), mask, state, reading)
-    state.advance(counts)
-    return y
-
-
 def _lengths(lengths: Lengths, rows: int, most: int) -> Tensor:
     """Lengths as a tensor (rows,), checked where that costs nothing."""
     given = torch.as_tensor(lengths)
+    if given.numel() and (given.is_floating_point() or given.dtype == torch.bool):
+        raise RegardError(f"lengths must be whole numbers, not {given.dtype}")
     if given.shape != (rows,):
         shape = tuple(given.shape)
         raise RegardError(f"lengths must be one number for each of {rows} rows, not {shape}")
