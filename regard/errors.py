@@ -39,5 +39,5 @@ class Problems:
 def nearest(word: str, known: Iterable[str]) -> str:
     """A hint for a mistyped word: `did you mean 'x'?` or the list of what is known."""
     known = sorted(known)
-    close = difflib.get_close_matches(word, known, n=1)
+    close = difflib.get_close_matches(word.lower(), known, n=1)
     return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from regard.errors import RegardError
 from regard.models.masks import Mask, Overlay, Span, lay
 from regard.models.positions import Turn
 
@@ -179,6 +180,11 @@ class Attention(nn.Module):
     ) -> None:
         """`normalise`: the epsilon of an RMSNorm over each query and key head; 0 for none."""
         super().__init__()
+        if heads % (kv_heads or heads) or (not head_width and width % heads):
+            raise RegardError(
+                f"{heads} heads must divide width {width}, and {kv_heads or heads} key/value heads "
+                "must divide them"
+            )
         self.heads, self.kv_heads = heads, kv_heads or heads
         self.head_width = head_width or width // heads
         mine, theirs = self.heads * self.head_width, self.kv_heads * self.head_width

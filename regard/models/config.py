@@ -49,7 +49,8 @@ class RotaryScaling:
         problems = Problems("rotary scaling")
         if _check_types(self, problems) - {"kind"}:
             problems.report()
-        problems.require(self.factor >= 1, f"factor must be at least 1, not {self.factor}")
+        good = 1 <= self.factor < math.inf
+        problems.require(good, f"factor must be at least 1 and finite, not {self.factor}")
         problems.require(self.low < self.high, f"low {self.low} must be below high {self.high}")
         problems.require(self.original_context > 0, "original_context must be positive")
         problems.report()

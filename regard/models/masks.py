@@ -105,8 +105,8 @@ class Window(Mask):
     size: int
 
     def __post_init__(self) -> None:
-        if self.size < 1:
-            raise RegardError(f"a window must hold at least one position, not {self.size}")
+        if not isinstance(self.size, int) or self.size < 1:
+            raise RegardError(f"a window must hold at least one position, not {self.size!r}")
 
     def allowed(self, span: Span) -> Tensor:
         distance = span.positions[..., None] - span.key_positions()  # (rows or 1, queries, keys)
@@ -149,7 +149,10 @@ class Padding(Mask):
 
 @dataclass(frozen=True, eq=False)
 class Documents(Mask):
-    """Several documents share a packed row; a query sees its own document only."""
+    """Several documents share a packed row; a query sees its own document only.
+
+    This is between the positions of one sequence; it does not reach into cross-attention.
+    """
 
     ids: Tensor  # (rows, at least keys): which document each position belongs to
 
@@ -159,8 +162,11 @@ class Documents(Mask):
                 f"document ids of shape {tuple(self.ids.shape)} do not cover {span.keys} "
                 "positions; give one id per row and position"
             )
-        ids = self.ids.to(span.device)
-        positions = span.positions.expand(ids.shape[0], -1)  # (rows, queries)
+        if self.ids.shape[0] not in (1, span.rows):
+            raise RegardError(f"document ids for {self.ids.shape[0]} rows, not for {span.rows}")
+        rows = max(self.ids.shape[0], span.positions.shape[0])
+        ids = self.ids.to(span.device).expand(rows, -1)
+        positions = span.positions.expand(rows, -1)  # (rows, queries)
         # Padding behind a row's last real token may stand beyond the ids.
         mine = ids.gather(1, positions.clamp(max=ids.shape[1] - 1))  # (rows, queries)
         return mine[..., None] == ids[:, None, : span.keys]  # (rows, queries, keys)

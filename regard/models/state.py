@@ -33,8 +33,10 @@ class Reading:
     def reorder(self, rows: Tensor) -> "Reading":
         layers = tuple(KeysValues(*(held[rows] for held in layer)) for layer in self.layers)
         mask = self.mask
+        span = self._span(1)
+        if mask is not None and mask.hides_nothing(span):
+            mask = None
         if mask is not None:
-            span = self._span(1)
             mask = Dense(fitting(mask, span).expand(span.rows, -1, -1)[rows])
         return Reading(self.memory, layers, mask)
 
@@ -116,13 +118,10 @@ class KeyValueState:
         """Each layer's part of the cache, ready to take in `real[r]` tokens of row r."""
         places = None
         if span.first is None:
-            triples = [
-                (row, column, held + column)
-                for row, (held, count) in enumerate(zip(self.lengths, real, strict=True))
-                for column in range(count)
-            ]
-            table = torch.tensor(triples, dtype=torch.long, device=span.device).reshape(-1, 3)
-            places = Places(*table.unbind(1))
+            wanted = torch.arange(span.queries) < torch.tensor(real)[:, None]  # (rows, new)
+            rows, columns = wanted.nonzero(as_tuple=True)
+            positions = torch.tensor(self.lengths)[rows] + columns
+            places = Places(*(t.to(span.device) for t in (rows, columns, positions)))
         return [LayerSlot(held, span, places) for held in self.layers]
 
     def advance(self, new: Sequence[int]) -> None:
@@ -131,6 +130,8 @@ class KeyValueState:
 
     def reorder(self, rows: Tensor | Sequence[int]) -> None:
         """Row i becomes what row `rows[i]` was; their number may change, rows may repeat."""
+        if not self.layers:
+            raise RegardError("the state was freed; start a new one")
         device = self.layers[0].keys.device
         index = torch.as_tensor(rows, dtype=torch.long)
         if index.dim() != 1 or not len(index):
@@ -176,8 +177,11 @@ class LayerSlot:
     places: Places | None  # for rows that differ; else the tokens stand side by side
 
     def extend(self, new: KeysValues) -> KeysValues:
-        """Store new keys and values (rows, kv_heads, new, head_width); return all up to them."""
-        for held, fresh in zip(self.held, new, strict=True):
+        """Store new keys and values (rows, kv_heads, new, head_width); return all up to them.
+
+        Numbers are kept, not gradients: else each step would hold the graph of all before it.
+        """
+        for held, fresh in zip(self.held, (t.detach() for t in new), strict=True):
             if self.places is None:
                 held[:, :, self.span.first : self.span.keys] = fresh
             else:

@@ -50,6 +50,8 @@ class Embedding(nn.Module):
 
 
 def _check_ids(what: str, ids: Tensor, table: nn.Embedding) -> None:
+    if not isinstance(ids, Tensor):
+        raise RegardError(f"{what} ids must be a tensor, not a {type(ids).__name__}")
     if ids.dim() != 2 or ids.dtype not in (torch.int64, torch.int32):
         raise RegardError(
             f"{what} ids must be whole numbers (rows, positions), "
@@ -83,7 +85,8 @@ class Head(nn.Module):
             self.activation, self.norm = ACTIVATIONS[config.activation], norm(config)
         tied = config.tied or config.head == "none"
         self.project = None if tied else nn.Linear(config.width, config.vocabulary, bias=False)
-        self.bias = nn.Parameter(torch.zeros(config.vocabulary)) if config.head_bias else None
+        biased = config.head_bias and config.head != "none"
+        self.bias = nn.Parameter(torch.zeros(config.vocabulary)) if biased else None
 
     def forward(self, x: Tensor, embedding: Tensor) -> Tensor:
         """x (..., width) and the embedding to be tied to, (vocabulary, width) -> logits."""
@@ -178,7 +181,7 @@ class Transformer(nn.Module):
         counts = None if lengths is None else _lengths(lengths, rows, new)
         mask = Causal() & mask
         if state is None:
-            _check_reach(stack, new)
+            _check_reach(stack, new, counts)
             return stack(x, Span.of(rows, new, new, x.device), mask, None, reading)
         state = self._mine(state)
         real = [new] * rows if counts is None else counts.tolist()
@@ -197,6 +200,12 @@ class Transformer(nn.Module):
         if state.shape != (config.layers, config.kv_heads, config.head_width):
             raise RegardError(
                 "the state was freed or is another model's; start one with this model"
+            )
+        held, mine = state.layers[0].keys, self.embed.tokens.weight
+        if (held.dtype, held.device) != (mine.dtype, mine.device):
+            raise RegardError(
+                f"the state holds {held.dtype} on {held.device}, but the model is now {mine.dtype} "
+                f"on {mine.device}; start a new one"
             )
         return state
 
@@ -331,9 +340,10 @@ class EncoderDecoder(Transformer):
 def _read(stack: Stack, x: Tensor, lengths: Lengths, mask: Mask | None) -> Memory:
     """One bidirectional pass over x (rows, positions, width)."""
     rows, count = x.shape[:2]
-    _check_reach(stack, count)
-    if lengths is not None:
-        mask = Padding(_lengths(lengths, rows, count)) & mask
+    real = None if lengths is None else _lengths(lengths, rows, count)
+    _check_reach(stack, count, real)
+    if real is not None:
+        mask = Padding(real) & mask
     values = stack(x, Span.of(rows, count, count, x.device), mask)
     return Memory(values, mask.of_keys() if mask is not None else None)
 
@@ -351,8 +361,11 @@ def _lengths(lengths: Lengths, rows: int, most: int) -> Tensor:
     return given
 
 
-def _check_reach(stack: Stack, last: int) -> None:
+def _check_reach(stack: Stack, last: int, real: Tensor | None = None) -> None:
+    """Refuse positions behind the last that exists; padding may stand there, where it is known."""
     limit = stack.positions.limit
+    if real is not None and real.device.type == "cpu" and len(real):
+        last = int(real.max())
     if limit is not None and last > limit:
         raise RegardError(
             f"{last} positions are needed but the learned position table has {limit}; "

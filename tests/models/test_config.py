@@ -4,12 +4,15 @@ import dataclasses
 from dataclasses import replace
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.errors import RegardError
-from regard.models.config import RotaryScaling, TransformerConfig
+from regard.models.config import LARGEST, RotaryScaling, TransformerConfig
+from regard.models.positions import SCHEMES
 from regard.models.presets import PRESETS, preset
+from regard.models.transformer import build
 
 # One wrong setting (with what it needs around it), and what the message must say about it.
 WRONG: dict[str, tuple[dict, str]] = {
@@ -124,6 +127,45 @@ def test_rotary_scaling_reports_all_that_is_wrong_at_once():
 def test_a_setting_of_a_wrong_type_is_named(changes: dict):
     name = next(iter(changes))
     assert name in refused(**changes)[0]
+
+
+@pytest.mark.parametrize("name", sorted(LARGEST))
+def test_an_absurdly_large_setting_is_named(name: str):
+    problems = refused(kind="encoder-decoder", **{name: LARGEST[name] + 1})
+    assert any(p == f"{name} must be at most {LARGEST[name]:,}" for p in problems)
+
+
+@pytest.mark.parametrize("name", ["norm_epsilon", "rotary_base"])
+def test_an_infinite_setting_is_named(name: str):
+    assert name in refused(**{name: float("inf")})[0]
+
+
+def test_linear_scalings_of_one_factor_are_equal():
+    # Its other settings mean nothing, so that they must not tell two models apart.
+    assert RotaryScaling("linear", 4.0, low=2.0, original_context=99) == RotaryScaling(
+        "linear", 4.0
+    )
+    assert RotaryScaling("llama3", 4.0, low=2.0) != RotaryScaling("llama3", 4.0)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_inert_settings_do_not_change_a_model_and_others_do(scheme: str):
+    config = replace(preset("gpt2-tiny"), positions=scheme)
+    changes = {
+        "rotary_base": 50.0,
+        "rotary_scaling": RotaryScaling("linear", 2.0),
+        "relative_buckets": 8,
+        "relative_distance": 33,
+    }
+    tokens = torch.arange(60)[None]
+
+    def logits(config: TransformerConfig) -> torch.Tensor:
+        torch.manual_seed(0)
+        return build(config).eval()(tokens)
+
+    for name, value in changes.items():
+        same = torch.equal(logits(config), logits(replace(config, **{name: value})))
+        assert same == (name in config.inert())
 
 
 def test_an_unknown_setting_cannot_be_given():

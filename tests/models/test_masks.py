@@ -171,6 +171,29 @@ def test_where_all_rows_are_alike_every_small_case_is_told_exactly():
             assert torch.equal(read_back(lay(mask, span)), expected)
 
 
+@settings(max_examples=100)
+@given(spanned())
+def test_a_mask_that_spares_a_querys_own_position_leaves_no_query_blind(
+    case: tuple[Span, list[Mask]],
+):
+    span, several = case
+    own = span.positions.expand(span.rows, -1)
+    sparing = [mask for mask in several if mask.spares_self()]
+    if sparing and own.max() < span.keys:
+        assert multiplied_out(sparing, span).gather(2, own[..., None]).all()
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_blind_queries_are_marked_for_kernels_that_do_not_know_them(device: str):
+    # The CPU's kernels give zeros by themselves; what others see is shown on meta.
+    def blind(mask: Mask) -> Tensor | None:
+        return lay(mask, Span.of(ROWS, QUERIES, KEYS, torch.device(device), first=1)).blind
+
+    assert blind(Causal() & Window(2)) is None
+    marked = blind(Causal() & Padding(torch.tensor([0, 3])))
+    assert marked is None if device == "cpu" else marked.shape == (ROWS, 1, QUERIES, 1)
+
+
 @pytest.mark.parametrize("other", [Causal(), Causal() & Window(2)])
 def test_and_flattens_and_takes_nothing_for_nothing(other: Mask):
     mask = Window(3)
@@ -215,10 +238,14 @@ def test_padding_that_is_not_a_whole_number_for_each_row_cannot_be_made(lengths:
 
 
 @pytest.mark.parametrize("alone", [True, False], ids=["alone", "combined"])
+@pytest.mark.parametrize("ragged", [False, True], ids=["alike", "ragged"])
 @pytest.mark.parametrize("mask", WRONG.values(), ids=WRONG)
-def test_a_mask_that_does_not_fit_is_refused_in_one_sentence(mask: Mask, alone: bool):
+def test_a_mask_that_does_not_fit_is_refused_in_one_sentence(mask: Mask, ragged: bool, alone: bool):
+    span = Span.of(ROWS, QUERIES, KEYS, CPU)
+    if ragged:
+        span = Span(torch.tensor([[0], [1]]) + torch.arange(QUERIES), ROWS, KEYS, None)
     with pytest.raises(RegardError) as caught:
-        lay(mask if alone else Window(2) & mask, Span.of(ROWS, QUERIES, KEYS, CPU))
+        lay(mask if alone else Window(2) & mask, span)
     message = str(caught.value)
     assert "\n" not in message
     assert "document" in message.lower() or type(mask).__name__ in message

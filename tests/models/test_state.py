@@ -119,9 +119,26 @@ def test_ragged_rows_equal_each_row_by_itself(case: str, steps: list, sources: l
 def test_real_tokens_that_fit_are_taken_even_if_the_padding_sticks_out():
     model, texts = tiny("gpt2-tiny"), ids(2, 6)
     state = model.start(2, 6)
-    feed(model, state, texts, [5, 1])
+    padded = torch.cat((texts, ids(2, 4, seed=1)), dim=1)  # as wide from the very beginning
+    logits = model(padded, state=state, lengths=[5, 1])
+    assert_same(logits[0, :5], alone(model, 2, 0, texts[0, :5]))
     last = feed(model, state, texts, [0, 5])  # 5 + 5 positions, but only 6 are real
     assert_same(last[1], alone(model, 2, 1, texts[1])[1:])
+    assert state.lengths == [5, 6]
+
+
+@torch.no_grad()
+def test_padding_that_sticks_out_needs_no_document():
+    model, texts = tiny("gpt2-tiny none"), ids(2, 6)
+    documents = Documents(torch.tensor([[0, 0, 0, 1, 1, 1], [0, 1, 1, 1, 1, 1]]))
+    state = model.start(2, 6)
+    model(texts[:, :4], state=state, lengths=[4, 1], mask=documents)
+    rest = torch.cat((texts[:, 4:6], ids(2, 3)), dim=1)  # row 0: two real, then garbage
+    rest[1] = texts[1, 1:6]
+    logits = model(rest, state=state, lengths=[2, 5], mask=documents)
+    whole = model(texts, mask=documents)
+    assert_same(logits[0, :2], whole[0, 4:])
+    assert_same(logits[1], whole[1, 1:])
 
 
 # --- reordered rows --------------------------------------------------------------------------
@@ -286,6 +303,14 @@ def test_a_freed_state_is_refused():
     state.free()
     with pytest.raises(RegardError, match="state"):
         tiny("gpt2-tiny")(ids(2, 1), state=state)
+    with pytest.raises(RegardError, match="state"):
+        state.reorder([0])
+
+
+def test_a_state_of_another_number_format_is_refused():
+    state = tiny("gpt2-tiny", torch.float32).start(2, 4)
+    with pytest.raises(RegardError, match="state"):
+        tiny("gpt2-tiny", torch.bfloat16)(ids(2, 1), state=state)
 
 
 @pytest.mark.parametrize("change", [{"layers": 1}, {"layers": 3}, {"width": 64}])
