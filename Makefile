@@ -34,8 +34,9 @@ lint: $(VENV)/dev
 demo: $(VENV)/run
 	@$(BIN)/python -m regard.demo
 
+# NANOGPT=folder, on a machine with CUDA, measures a checkout of nanoGPT beside ours.
 bench: $(VENV)/dev
-	$(BIN)/python bench/transformer.py
+	$(BIN)/python bench/transformer.py $(if $(NANOGPT),--nanogpt $(NANOGPT))
 
 clean:
 	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -242,10 +242,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=0, help="timed rounds (CPU 10, CUDA 10)")
     options = parser.parse_args()
     torch.manual_seed(0)
+    against_transformers(options.rows or 2, options.length, options.rounds or 10)
     if torch.cuda.is_available():
         against_nanogpt(options.nanogpt, options.rows or 64, options.rounds or 10)
-    else:
-        against_transformers(options.rows or 2, options.length, options.rounds or 10)
 
 
 if __name__ == "__main__":

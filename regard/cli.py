@@ -1,8 +1,10 @@
 """The command line: parse, call, print."""
 
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, fields
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated
 
@@ -15,6 +17,7 @@ from rich.tree import Tree
 from regard.errors import RegardError
 from regard.inspection.anatomy import Part, anatomy, parameters
 from regard.interchange.huggingface import open_folder
+from regard.loading import is_folder
 from regard.models.config import TransformerConfig
 from regard.models.presets import DIALLED, PRESETS, preset
 from regard.models.transformer import build
@@ -25,33 +28,18 @@ class Models:
     """List the named models with their shapes and parameter counts."""
 
     def run(self, console: Console) -> None:
+        rows = [_row(name) for name in (*DIALLED, *PRESETS)]
         table = Table(box=None, header_style="bold", pad_edge=False)
-        table.add_column("model", style="cyan", no_wrap=True)
-        table.add_column("parameters", justify="right")
-        table.add_column("kind")
-        for heading in ("layers", "width", "heads", "hidden", "vocabulary"):
-            table.add_column(heading, justify="right")
-        table.add_column("positions")
-        table.add_column("norm")
-        for name in (*DIALLED, *PRESETS):
-            config = preset(name).resolved()
-            layers, heads = f"{config.layers}", f"{config.heads}"
-            if config.encoder_layers:
-                layers = f"{config.encoder_layers} + {config.layers}"
-            if config.kv_heads != config.heads:
-                heads += f" / {config.kv_heads}"
-            table.add_row(
-                name,
-                f"{parameters(build(config, 'meta')):,}",
-                config.kind,
-                layers,
-                f"{config.width}",
-                heads,
-                f"{config.hidden}",
-                f"{config.vocabulary}",
-                config.positions,
-                f"{config.norm_place} {config.norm}",
-            )
+        room = console.width
+        for heading in rows[0]:  # as many as fit, the most wanted first
+            room -= max(len(heading), *(len(row[heading]) for row in rows)) + 2
+            if room < -2:  # the last column needs no gap behind it
+                break
+            words = heading in ("model", "kind", "positions", "norm")
+            style = "cyan" if heading == "model" else None
+            table.add_column(heading, justify="left" if words else "right", style=style)
+        for row in rows:
+            table.add_row(*list(row.values())[: len(table.columns)])
         console.print(table)
         console.print(
             "\n`regard-N` exists for every depth N from 1 to 128, also as `regard-N-encoder` and "
@@ -60,20 +48,52 @@ class Models:
         )
 
 
+def _row(name: str) -> dict[str, str]:
+    """A model's line in the table, by column, the most wanted first."""
+    config = preset(name).resolved()
+    layers, heads = f"{config.layers}", f"{config.heads}"
+    if config.encoder_layers:
+        layers = f"{config.encoder_layers} + {config.layers}"
+    if config.kv_heads != config.heads:
+        heads += f" / {config.kv_heads}"
+    return {
+        "model": name,
+        "parameters": f"{parameters(build(config, 'meta')):,}",
+        "layers": layers,
+        "width": f"{config.width}",
+        "heads": heads,
+        "kind": config.kind,
+        "hidden": f"{config.hidden}",
+        "vocabulary": f"{config.vocabulary}",
+        "positions": config.positions,
+        "norm": f"{config.norm_place} {config.norm}",
+    }
+
+
 @dataclass(frozen=True)
 class Describe:
-    """Print a model's tree with shapes and parameter counts; no weights are made or read."""
+    """Print a model's tree with shapes and parameter counts, without making its weights."""
 
     name: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="NAME")]
     """A model that `regard models` lists, or a Hugging Face folder."""
 
     def run(self, console: Console) -> None:
-        config = open_folder(Path(self.name))[1] if Path(self.name).is_dir() else preset(self.name)
+        config = _config(self.name)
         module = build(config, "meta")
         console.print(_tree(anatomy(module, self.name)))
         if module.config.tied and module.config.head != "none":
             console.print("\nthe output matrix is tied to embed.tokens and counted once")
         console.print(f"\n{_settings(module.config)}", style="dim")
+
+
+def _config(name: str) -> TransformerConfig:
+    """The settings of a named model, else of a folder; a name wins over a folder of that name."""
+    try:
+        return preset(name)
+    except RegardError:
+        if name and is_folder(Path(name)):
+            return open_folder(Path(name))[1]
+        raise
 
 
 def _tree(part: Part, tree: Tree | None = None) -> Tree:
@@ -107,14 +127,19 @@ COMMANDS: dict[str, Callable[..., Models | Describe]] = {"models": Models, "desc
 
 def main(arguments: list[str] | None = None) -> None:
     """Run one command; a user's mistake is one message and exit code 2."""
+    if (arguments or sys.argv[1:]) == ["--version"]:
+        print(f"regard {version('regard')}")
+        return
     command = tyro.extras.subcommand_cli_from_dict(
         COMMANDS,
         prog="regard",
         description="Sequence models from n-grams to Transformers, trained, measured, looked into.",
         args=arguments,
     )
+    piped = not sys.stdout.isatty() and "COLUMNS" not in os.environ
     try:
-        command.run(Console())
+        command.run(Console(width=200 if piped else None))
+        sys.stdout.flush()
     except RegardError as error:
         Console(stderr=True).print(
             Text("error: ", "bold red").append(str(error), "not bold default")
@@ -123,7 +148,7 @@ def main(arguments: list[str] | None = None) -> None:
     except KeyboardInterrupt:
         sys.exit(130)
     except BrokenPipeError:  # the reader (`| head`) has seen enough
-        sys.stderr.close()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 if __name__ == "__main__":

@@ -10,15 +10,17 @@ import torch
 from regard.errors import RegardError
 from regard.interchange.huggingface import load_folder, save_folder
 from regard.models.config import TransformerConfig
-from regard.models.transformer import Transformer
+from regard.models.transformer import Transformer, usable
+
+TYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
 
 @dataclass(frozen=True)
 class Model:
-    """A module with its settings, and what came with it that the module has no use for."""
+    """A module with its settings, and the config.json it came with."""
 
     module: Transformer
-    extra: Mapping[str, Any] = field(default_factory=dict)
+    extra: Mapping[str, Any] = field(default_factory=dict)  # `save` keeps its token ids
 
     @property
     def config(self) -> TransformerConfig:
@@ -33,29 +35,28 @@ def load(
     `load(path).module(tokens)` gives logits; for encoder–decoders
     `m.module(target, memory=m.module.encode(source))`. `dtype` None keeps the stored type.
     """
-    folder = Path(path)
-    if not _is_folder(folder):
+    folder = _path(path)
+    if not is_folder(folder):
         raise RegardError(f"{folder} is not a folder; give one with config.json and safetensors")
-    if dtype is not None and not dtype.is_floating_point:
-        raise RegardError(f"weights cannot be loaded as {dtype}; choose a floating-point type")
-    module, extra = load_folder(folder, _device(device), dtype)
+    if dtype is not None and dtype not in TYPES:
+        known = ", ".join(str(kind) for kind in TYPES)
+        raise RegardError(f"weights cannot be loaded as {dtype}; choose one of {known}")
+    module, extra = load_folder(folder, usable(device), dtype)
     return Model(module, extra)
 
 
-def _is_folder(path: Path) -> bool:
+def _path(given: object) -> Path:
+    if not isinstance(given, str | Path):
+        raise RegardError(f"a path must be a string or a Path, not a {type(given).__name__}")
+    return Path(given)
+
+
+def is_folder(path: Path) -> bool:
+    """Whether there is such a folder; impossible names are none."""
     try:
         return path.is_dir()
     except (OSError, ValueError):  # a name too long, or with a NUL in it
         return False
-
-
-def _device(name: torch.device | str) -> torch.device:
-    """A device that exists on this machine."""
-    try:
-        return torch.empty(0, device=name).device
-    except (RuntimeError, AssertionError) as error:  # torch without CUDA asserts
-        reason = str(error).splitlines()[0]
-        raise RegardError(f"device {str(name)!r} cannot be used here: {reason}") from None
 
 
 def save(model: Model | Transformer, path: str | Path, shard_bytes: int = 5_000_000_000) -> None:
@@ -63,6 +64,11 @@ def save(model: Model | Transformer, path: str | Path, shard_bytes: int = 5_000_
 
     Weights of more than `shard_bytes` are split over several files with an index.
     """
+    model = getattr(model, "_orig_mod", model)  # a compiled module wraps the real one
     if isinstance(model, Transformer):
         model = Model(model)
-    save_folder(model.module, Path(path), model.extra, shard_bytes)
+    if not isinstance(model, Model):
+        raise RegardError(f"save needs a model, then a path; a {type(model).__name__} is no model")
+    if model.module.embed.tokens.weight.is_meta:
+        raise RegardError("a model on the meta device has no weights to save")
+    save_folder(model.module, _path(path), model.extra, shard_bytes)

@@ -9,6 +9,7 @@ import pytest
 
 import regard
 from regard.cli import main
+from regard.models.presets import DIALLED, PRESETS
 
 
 def run(capsys, *arguments):
@@ -27,10 +28,27 @@ def test_models_lists_every_preset_with_its_parameter_count(capsys, monkeypatch)
     code, out, _ = run(capsys, "models")
     lines = {line.split()[0]: line for line in out.splitlines() if line.strip()}
     assert code == 0
-    assert set(regard.models.presets.PRESETS) <= set(lines)
+    assert set(PRESETS) <= set(lines)
     assert "124,439,808" in lines["gpt2"]
     assert "8,030,261,248" in lines["llama-3-8b"]
     assert "32 / 8" in lines["llama-3-8b"]
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 100, 140])
+def test_at_any_width_names_and_counts_are_whole_and_no_line_is_broken(capsys, monkeypatch, width):
+    monkeypatch.setenv("COLUMNS", str(width))
+    _, out, _ = run(capsys, "models")
+    lines = out.split("\n\n")[0].splitlines()
+    assert len(lines) == 1 + len(PRESETS) + len(DIALLED)
+    assert all(len(line.rstrip()) <= width for line in lines)
+    assert "…" not in out
+    assert next(line for line in lines if line.startswith("gpt2-xl")).split()[1] == "1,557,611,200"
+
+
+def test_a_name_wins_over_a_folder_of_that_name(capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "gpt2").mkdir()
+    assert "124,439,808" in run(capsys, "describe", "gpt2")[1]
 
 
 def test_describe_shows_the_tree_with_shapes_and_counts(capsys, monkeypatch):
@@ -43,7 +61,7 @@ def test_describe_shows_the_tree_with_shapes_and_counts(capsys, monkeypatch):
     assert "tied to embed.tokens" in out
 
 
-def test_describe_reads_a_hugging_face_folder_without_its_weights(capsys, tmp_path):
+def test_describe_reads_a_hugging_face_folder(capsys, tmp_path):
     config = replace(regard.preset("llama-tiny"), layers=3, vocabulary=99)
     regard.save(regard.build(config), tmp_path)
     code, out, _ = run(capsys, "describe", str(tmp_path))
@@ -58,6 +76,8 @@ def test_describe_reads_a_hugging_face_folder_without_its_weights(capsys, tmp_pa
         (("describe", "gtp2"), "did you mean 'gpt2'?"),
         (("describe", "regard-0"), "goes from 1 to 128"),
         (("describe", "."), "has no config.json"),
+        (("describe", ""), "no model is called ''"),
+        (("describe", "x" * 5000), "no model is called"),
     ],
 )
 def test_a_mistake_is_one_message_on_stderr_and_exit_code_2(

@@ -25,7 +25,7 @@ def test_exact_counts_rows_that_are_right_to_the_stop_marker():
     assert demo.exact(written, gold) == 0.5
 
 
-def test_the_model_learns_to_copy_short_words_within_seconds(monkeypatch):
+def test_the_model_learns_to_reverse_short_words_within_seconds(monkeypatch):
     # Words of at most four letters need few steps; an untrained model gets none right.
     monkeypatch.setattr(demo, "LONGEST", 4)
     monkeypatch.setattr(demo, "STEPS", 250)

@@ -19,7 +19,7 @@ from regard.errors import RegardError, nearest
 from regard.models.attention import Attend
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Look:
     """One call of one attention; heads come second where there are any."""
 

@@ -85,7 +85,7 @@ class Attend(nn.Module):
         dropout = self.dropout if self.training else 0.0
         if not isinstance(self.similarity, Dot):
             probabilities = F.dropout(self.weigh(queries, keys, overlay).probabilities, dropout)
-            return probabilities @ _repeated(values, queries)
+            return probabilities.to(values.dtype) @ _repeated(values, queries)
         mixed = F.scaled_dot_product_attention(
             queries,
             keys,
@@ -103,6 +103,8 @@ class Attend(nn.Module):
         """The scores, mask and probabilities that `forward` implies, written out."""
         overlay = self.overlay(queries, keys, over)
         scores = self.similarity(queries, _repeated(keys, queries))  # (..., queries, keys)
+        if scores.dtype in (torch.float16, torch.bfloat16):  # so that rows do sum to 1
+            scores = scores.float()
         allowed = _shaped(overlay.allowed(), queries)
         assert allowed is not None
         bias = _shaped(overlay.bias, queries)

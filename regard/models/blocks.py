@@ -1,6 +1,7 @@
 """The Transformer block (M17) and a stack of them."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import cast
 
 from torch import Tensor, nn
@@ -13,12 +14,17 @@ from regard.models.positions import SCHEMES, Turn
 from regard.models.protocol import Memory
 from regard.models.state import Reading
 
+
+def _relu_squared(x: Tensor) -> Tensor:
+    return F.relu(x).square()
+
+
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
     "gelu": F.gelu,
-    "gelu-tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "gelu-tanh": partial(F.gelu, approximate="tanh"),
     "silu": F.silu,
-    "relu-squared": lambda x: F.relu(x).square(),
+    "relu-squared": _relu_squared,
 }
 
 
@@ -72,13 +78,18 @@ class Block(nn.Module):
         over: Overlay,
         turn: Turn | None = None,
         slot: Slot | None = None,
-        source: KeysValues | None = None,
+        source: KeysValues | Tensor | None = None,
         source_over: Overlay | None = None,
     ) -> Tensor:
-        """x (rows, new, width) -> (rows, new, width); the arguments are those of `Attention`."""
+        """x (rows, new, width) -> (rows, new, width); the arguments are those of `Attention`.
+
+        A source is given as its vectors (rows, positions, width), or as what `cross.read` made
+        of them before.
+        """
         x = self._step(x, self.attention_norm, lambda y: self.attention(y, over, turn, slot))
         if source is not None:
-            x = self._step(x, self.cross_norm, lambda y: self.cross(y, source_over, source=source))
+            read = self.cross.read(source) if isinstance(source, Tensor) else source
+            x = self._step(x, self.cross_norm, lambda y: self.cross(y, source_over, source=read))
         return self._step(x, self.feedforward_norm, self.feedforward)
 
     def _step(self, x: Tensor, norm: nn.Module, f: Callable[[Tensor], Tensor]) -> Tensor:
@@ -117,7 +128,7 @@ class Stack(nn.Module):
     def look(self, memory: Memory) -> Reading:
         """A source (rows, positions, width) as each block's keys and values."""
         layers = tuple(cast(Block, block).cross.read(memory.values) for block in self.blocks)
-        return Reading(memory, layers, memory.mask)
+        return Reading(memory, memory.mask, layers, tuple(range(memory.rows)))
 
     def forward(
         self,
@@ -135,8 +146,11 @@ class Stack(nn.Module):
         turn = self.positions.turn(span.positions)
         over = lay(mask, span, self.positions.bias(span))
         nothing = [None] * len(self.blocks)
-        sources = reading.layers if reading is not None else nothing
-        source_over = reading.overlay(span.queries) if reading is not None else None
+        sources: Sequence[KeysValues | Tensor | None] = nothing
+        source_over = None
+        if reading is not None:
+            sources = reading.layers or [reading.memory.values] * len(self.blocks)
+            source_over = reading.overlay(span.queries)
         for block, slot, source in zip(self.blocks, slots or nothing, sources, strict=True):
             x = block(x, over, turn, slot, source, source_over)
         return self.norm(x)

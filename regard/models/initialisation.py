@@ -29,7 +29,8 @@ def _normal(deviation: Callable[[TransformerConfig, int], float]) -> Callable[..
 
 
 def _xavier(weight: Tensor, config: TransformerConfig) -> object:
-    # Fused projections count all their outputs, as the fairseq recipe's gain of 1/√2 does.
+    # A fused projection counts all its outputs; for self-attention that equals the gain of 1/√2
+    # that fairseq gives its three separate ones.
     return nn.init.xavier_uniform_(weight)
 
 

@@ -15,7 +15,19 @@ from torch import Tensor
 from regard.errors import RegardError
 
 
-@dataclass(frozen=True)
+def whole_numbers(given: object, what: str) -> Tensor:
+    """A list or tensor of whole numbers as a tensor; lists stay on the host."""
+    if not isinstance(given, Tensor):
+        try:
+            given = torch.as_tensor(given, device="cpu")
+        except (TypeError, ValueError, RuntimeError, OverflowError):
+            raise RegardError(f"{what} must be whole numbers, not {given!r}") from None
+    if given.numel() and (given.is_floating_point() or given.dtype == torch.bool):
+        raise RegardError(f"{what} must be whole numbers, not {given.dtype}")
+    return given
+
+
+@dataclass(frozen=True, eq=False)
 class Span:
     """The queries and keys that meet in one pass."""
 
@@ -128,18 +140,20 @@ class Padding(Mask):
     lengths: Tensor  # (rows,), on any device; on the host, full rows are recognised for free
 
     def __post_init__(self) -> None:
-        if self.lengths.dim() != 1 or self.lengths.is_floating_point():
-            raise RegardError(
-                f"a Padding mask needs one whole number for each row, not {self.lengths.dtype} "
-                f"of shape {tuple(self.lengths.shape)}"
-            )
+        lengths = whole_numbers(self.lengths, "the lengths of a Padding mask")
+        object.__setattr__(self, "lengths", lengths)
+        if lengths.dim() != 1:
+            shape = tuple(lengths.shape)
+            raise RegardError(f"a Padding mask needs one whole number for each row, not {shape}")
 
     def allowed(self, span: Span) -> Tensor:
         lengths = self.lengths.to(span.device)
         return (span.key_positions() < lengths[:, None])[:, None]  # (rows, 1, keys)
 
     def hides_nothing(self, span: Span) -> bool:
-        if self.lengths.device.type != "cpu" or len(self.lengths) != span.rows:
+        if self.lengths.device.type != "cpu" or torch.compiler.is_compiling():
+            return False
+        if len(self.lengths) != span.rows:
             return False
         return bool((self.lengths >= span.keys).all())
 
@@ -155,6 +169,11 @@ class Documents(Mask):
     """
 
     ids: Tensor  # (rows, at least keys): which document each position belongs to
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.ids, Tensor):
+            ids = whole_numbers(self.ids, "document ids")
+            object.__setattr__(self, "ids", ids)
 
     def allowed(self, span: Span) -> Tensor:
         if self.ids.dim() != 2 or self.ids.shape[1] < span.keys:
@@ -182,6 +201,8 @@ class Dense(Mask):
     table: Tensor  # (queries, keys) or (rows, queries, keys), each but the keys may be 1
 
     def __post_init__(self) -> None:
+        if not isinstance(self.table, Tensor):
+            raise RegardError(f"a dense mask must be a tensor, not a {type(self.table).__name__}")
         if self.table.dtype != torch.bool or self.table.dim() not in (2, 3):
             raise RegardError(
                 "a dense mask must be a boolean tensor (queries, keys) or (rows, queries, keys), "
@@ -215,7 +236,7 @@ class Combined(Mask):
         return self.masks
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Overlay:
     """What lies over the scores of one pass: nothing, the causal triangle, or a dense table."""
 
@@ -269,7 +290,9 @@ def lay(mask: Mask | None, span: Span, bias: Tensor | None = None) -> Overlay:
     # CPU kernels give zeros where nothing is allowed; cuDNN's (torch 2.11, half precision) gives
     # the mean of all values, and NaN gradients. So there a blind query sees all, then is zeroed.
     blind = None
-    if span.device.type != "cpu" and not all(part.spares_self() for part in parts):
+    own_key = span.first is None or span.first + span.queries <= span.keys
+    sighted = own_key and all(part.spares_self() for part in parts)
+    if span.device.type != "cpu" and not sighted:
         blind = ~allowed.any(-1, keepdim=True)
         allowed = allowed | blind
     table = allowed if bias is None else bias.masked_fill(~allowed, -torch.inf)

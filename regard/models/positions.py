@@ -132,7 +132,7 @@ class Alibi(Positions):
 
     def bias(self, span: Span) -> Tensor:
         distance = (span.positions[..., None] - span.key_positions()).abs()  # (rows|1, q, keys)
-        slopes = torch.tensor(self.slopes(), device=span.device)  # (heads,)
+        slopes = torch.tensor(self.slopes(), device=span.device, dtype=torch.float32)  # (heads,)
         return -slopes[:, None, None] * distance[:, None]  # (rows or 1, heads, queries, keys)
 
 
@@ -153,7 +153,7 @@ class Relative(Positions):
             side, behind = (offset > 0) * buckets, offset.abs()
         behind = behind.clamp(min=0)
         exact = buckets // 2  # the near half: one bucket per distance; the far half: logarithmic
-        growth = torch.log(behind.clamp(min=1) / exact) / math.log(self.distance / exact)
+        growth = torch.log(behind.clamp(min=1).float() / exact) / math.log(self.distance / exact)
         far = exact + (growth * (buckets - exact)).long()
         return side + torch.where(behind < exact, behind, far.clamp(max=buckets - 1))
 

@@ -14,35 +14,49 @@ from torch import Tensor
 
 from regard.errors import RegardError
 from regard.models.attention import KeysValues
-from regard.models.masks import Dense, Mask, Overlay, Span, fitting, lay
+from regard.models.config import TransformerConfig
+from regard.models.masks import Dense, Mask, Overlay, Span, fitting, lay, whole_numbers
 from regard.models.protocol import Memory
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Reading:
-    """A source as the decoder sees it: each layer's keys and values, computed once."""
+    """A source as the decoder sees it.
+
+    Without `layers` each block works out its keys and values itself, in its own forward (training,
+    scoring); a state keeps them, computed once.
+    """
 
     memory: Memory
-    layers: tuple[KeysValues, ...]
     mask: Mask | None
+    layers: tuple[KeysValues, ...] | None = None
+    origins: tuple[int, ...] | None = None  # which row of the memory each row reads, if known
 
     def overlay(self, new: int) -> Overlay:
         """The source's mask laid over the scores of `new` queries a row."""
         return lay(self.mask, self._span(new))
 
-    def reorder(self, rows: Tensor) -> "Reading":
-        layers = tuple(KeysValues(*(held[rows] for held in layer)) for layer in self.layers)
+    def reorder(self, rows: Tensor, host: Sequence[int] | None) -> "Reading":
+        """The given rows; nothing is copied when each goes on reading the same source row."""
+        origins = None
+        if host is not None and self.origins is not None:
+            origins = tuple(self.origins[row] for row in host)
+            if origins == self.origins:
+                return self
+        layers = tuple(KeysValues(*(held[rows] for held in kept)) for kept in self.layers or ())
         mask = self.mask
         span = self._span(1)
         if mask is not None and mask.hides_nothing(span):
             mask = None
         if mask is not None:
             mask = Dense(fitting(mask, span).expand(span.rows, -1, -1)[rows])
-        return Reading(self.memory, layers, mask)
+        return Reading(self.memory, mask, layers, origins)
 
     def _span(self, new: int) -> Span:
-        keys = self.layers[0].keys  # (rows, kv_heads, keys, head_width)
-        return Span.of(keys.shape[0], new, keys.shape[2], keys.device)
+        rows, keys = self.memory.values.shape[:2]
+        if self.layers:
+            rows = self.layers[0].keys.shape[0]
+        return Span.of(rows, new, keys, self.memory.values.device)
 
 
 class KeyValueState:
@@ -50,30 +64,28 @@ class KeyValueState:
 
     def __init__(
         self,
+        config: TransformerConfig,
         rows: int,
         room: int,
         *,
-        layers: int,
-        kv_heads: int,
-        head_width: int,
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
-        if rows < 1 or room < 1:
+        if not (isinstance(rows, int) and isinstance(room, int) and rows >= 1 and room >= 1):
             raise RegardError(
                 "a state needs at least one row and room for one token, "
                 f"not {rows} rows × {room} tokens"
             )
-        self.room = room
+        self.config, self.room = config, room
         self.lengths = [0] * rows  # tokens held by each row; on the host, so that kernels are
         #                            chosen without asking the device
-        shape = (rows, kv_heads, room, head_width)
+        shape = (rows, config.kv_heads, room, config.head_width)
         self.layers = [
             KeysValues(
                 torch.zeros(shape, dtype=dtype, device=device),
                 torch.zeros(shape, dtype=dtype, device=device),
             )
-            for _ in range(layers)
+            for _ in range(config.layers)
         ]
         self.reading: Reading | None = None  # the source's keys and values, once read
 
@@ -85,14 +97,6 @@ class KeyValueState:
     def bytes(self) -> int:
         """What the cache occupies, all layers and rows: 2 · room · width · layers numbers each."""
         return sum(tensor.nbytes for layer in self.layers for tensor in layer)
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """Layers, key/value heads and head width: what must agree with the model's."""
-        if not self.layers:
-            return (0, 0, 0)
-        keys = self.layers[0].keys  # (rows, kv_heads, room, head_width)
-        return (len(self.layers), keys.shape[1], keys.shape[3])
 
     def span(self, rows: int, new: int, real: Sequence[int] | None = None) -> Span:
         """Where `new` more tokens a row will stand, and the keys they will meet.
@@ -118,9 +122,11 @@ class KeyValueState:
         """Each layer's part of the cache, ready to take in `real[r]` tokens of row r."""
         places = None
         if span.first is None:
-            wanted = torch.arange(span.queries) < torch.tensor(real)[:, None]  # (rows, new)
+            # On the host: which tokens are real is known there, and no answer has to be waited for.
+            counts, starts = torch.tensor([[*real], self.lengths], device="cpu")  # (rows,) each
+            wanted = torch.arange(span.queries, device="cpu") < counts[:, None]  # (rows, new)
             rows, columns = wanted.nonzero(as_tuple=True)
-            positions = torch.tensor(self.lengths)[rows] + columns
+            positions = starts[rows] + columns
             places = Places(*(t.to(span.device) for t in (rows, columns, positions)))
         return [LayerSlot(held, span, places) for held in self.layers]
 
@@ -132,21 +138,24 @@ class KeyValueState:
         """Row i becomes what row `rows[i]` was; their number may change, rows may repeat."""
         if not self.layers:
             raise RegardError("the state was freed; start a new one")
-        device = self.layers[0].keys.device
-        index = torch.as_tensor(rows, dtype=torch.long)
-        if index.dim() != 1 or not len(index):
-            raise RegardError(f"reorder needs a list of rows, not shape {tuple(index.shape)}")
-        if index.device.type == "cpu" and not 0 <= int(index.min()) <= int(index.max()) < self.rows:
-            raise RegardError(f"the state has rows 0 to {self.rows - 1}, not {index.tolist()}")
-        index = index.to(device)
+        given = whole_numbers(rows, "rows")
+        if given.dim() != 1 or not len(given):
+            raise RegardError(f"reorder needs a list of rows, not shape {tuple(given.shape)}")
         alike = len(set(self.lengths)) == 1  # then no question to the device is needed
+        host = given.tolist() if given.device.type == "cpu" or not alike else None
+        if host is not None:
+            if not 0 <= min(host) <= max(host) < self.rows:
+                raise RegardError(f"the state has rows 0 to {self.rows - 1}, not {host}")
+            if host == list(range(self.rows)):
+                return
+        index = given.to(self.layers[0].keys.device, torch.long)
         used = max(self.lengths)
         self.lengths = (
-            self.lengths[:1] * len(index) if alike else [self.lengths[r] for r in index.tolist()]
+            self.lengths[:1] * len(index) if host is None else [self.lengths[r] for r in host]
         )
         for i, layer in enumerate(self.layers):
             self.layers[i] = KeysValues(*(_pick(held, index, used) for held in layer))
-        self.reading = self.reading and self.reading.reorder(index)
+        self.reading = self.reading and self.reading.reorder(index, host)
 
     def free(self) -> None:
         """Give the memory back; the state is empty and must not be used again."""
@@ -154,8 +163,8 @@ class KeyValueState:
 
 
 def _pick(held: Tensor, rows: Tensor, used: int) -> Tensor:
-    """The given rows in a tensor of their own, copying only the positions in use."""
-    picked = held.new_zeros(len(rows), *held.shape[1:])
+    """The given rows, in place if their number stays; only the positions in use are copied."""
+    picked = held if len(rows) == len(held) else held.new_zeros(len(rows), *held.shape[1:])
     picked[:, :, :used] = held[:, :, :used][rows]
     return picked
 

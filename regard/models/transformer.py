@@ -13,7 +13,8 @@ from regard.errors import RegardError
 from regard.models.blocks import ACTIVATIONS, Stack, norm
 from regard.models.config import TransformerConfig
 from regard.models.initialisation import initialise
-from regard.models.masks import Causal, Mask, Padding, Span
+from regard.models.masks import Causal, Mask, Padding, Span, whole_numbers
+from regard.models.presets import preset
 from regard.models.protocol import Memory, State
 from regard.models.state import KeyValueState, Reading
 
@@ -96,8 +97,10 @@ class Head(nn.Module):
             x = self.norm(self.activation(self.transform(x)))
         if self.scale != 1.0:
             x = x * self.scale
-        weight = embedding if self.project is None else self.project.weight
-        return nn.functional.linear(x, weight, self.bias)  # (..., vocabulary)
+        if self.project is None:
+            return nn.functional.linear(x, embedding, self.bias)  # (..., vocabulary)
+        logits = self.project(x)
+        return logits if self.bias is None else logits + self.bias
 
 
 class Transformer(nn.Module):
@@ -153,16 +156,8 @@ class Transformer(nn.Module):
 
     def start(self, rows: int, room: int) -> State:
         """An empty key/value cache for `rows` sequences of up to `room` tokens."""
-        config, weight = self.config, self.embed.tokens.weight
-        return KeyValueState(
-            rows,
-            room,
-            layers=config.layers,
-            kv_heads=config.kv_heads,
-            head_width=config.head_width,
-            dtype=weight.dtype,
-            device=weight.device,
-        )
+        weight = self.embed.tokens.weight
+        return KeyValueState(self.config, rows, room, dtype=weight.dtype, device=weight.device)
 
     def _write(
         self,
@@ -196,8 +191,7 @@ class Transformer(nn.Module):
         if not isinstance(state, KeyValueState):
             kind = type(state).__name__
             raise RegardError(f"a Transformer continues a KeyValueState, not a {kind}")
-        config = self.config
-        if state.shape != (config.layers, config.kv_heads, config.head_width):
+        if not state.layers or state.config != self.config:
             raise RegardError(
                 "the state was freed or is another model's; start one with this model"
             )
@@ -313,20 +307,24 @@ class EncoderDecoder(Transformer):
         """
         x = self.embed(tokens, segments)
         held = state.reading if isinstance(state, KeyValueState) else None
-        reading = self._reading(held, memory, rows=len(tokens))
+        reading = self._reading(held, memory, len(tokens), keep=state is not None)
         y = self._write(self.decoder, x, state, lengths, mask, reading)
         if isinstance(state, KeyValueState):
             state.reading = reading
         return y
 
-    def _reading(self, held: Reading | None, memory: Memory | None, rows: int) -> Reading:
-        """The source as the decoder sees it: what the state holds, or worked out now."""
+    def _reading(
+        self, held: Reading | None, memory: Memory | None, rows: int, keep: bool
+    ) -> Reading:
+        """The source as the decoder sees it: what the state holds, or from the memory."""
         if held is not None:
             if memory is not None and memory is not held.memory:
                 raise RegardError("the state was begun with another source; start a new one")
             return held
         if memory is None:
             raise RegardError("this model writes from a source; give `memory=model.encode(source)`")
+        if not isinstance(memory, Memory):
+            raise RegardError(f"memory must be what `encode` gave, not a {type(memory).__name__}")
         if memory.rows != rows:
             raise RegardError(f"the source has {memory.rows} rows, the target {rows}")
         if memory.values.shape[-1] != self.config.width:
@@ -334,7 +332,7 @@ class EncoderDecoder(Transformer):
             raise RegardError(
                 f"the source was read by another model (width {width}, not {self.config.width})"
             )
-        return self.decoder.look(memory)
+        return self.decoder.look(memory) if keep else Reading(memory, memory.mask)
 
 
 def _read(stack: Stack, x: Tensor, lengths: Lengths, mask: Mask | None) -> Memory:
@@ -350,13 +348,12 @@ def _read(stack: Stack, x: Tensor, lengths: Lengths, mask: Mask | None) -> Memor
 
 def _lengths(lengths: Lengths, rows: int, most: int) -> Tensor:
     """Lengths as a tensor (rows,), checked where that costs nothing."""
-    given = torch.as_tensor(lengths)
-    if given.numel() and (given.is_floating_point() or given.dtype == torch.bool):
-        raise RegardError(f"lengths must be whole numbers, not {given.dtype}")
+    given = whole_numbers(lengths, "lengths")
     if given.shape != (rows,):
         shape = tuple(given.shape)
         raise RegardError(f"lengths must be one number for each of {rows} rows, not {shape}")
-    if given.device.type == "cpu" and bool(((given < 0) | (given > most)).any()):
+    known = given.device.type == "cpu" and not torch.compiler.is_compiling()
+    if known and bool(((given < 0) | (given > most)).any()):
         raise RegardError(f"lengths must be between 0 and {most}, not {given.tolist()}")
     return given
 
@@ -364,7 +361,8 @@ def _lengths(lengths: Lengths, rows: int, most: int) -> Tensor:
 def _check_reach(stack: Stack, last: int, real: Tensor | None = None) -> None:
     """Refuse positions behind the last that exists; padding may stand there, where it is known."""
     limit = stack.positions.limit
-    if real is not None and real.device.type == "cpu" and len(real):
+    known = real is not None and real.device.type == "cpu" and not torch.compiler.is_compiling()
+    if known and real is not None and len(real):
         last = int(real.max())
     if limit is not None and last > limit:
         raise RegardError(
@@ -380,7 +378,23 @@ ASSEMBLIES: dict[str, type[Transformer]] = {
 }
 
 
-def build(config: TransformerConfig, device: torch.device | str | None = None) -> Transformer:
-    """The module a config describes, freshly initialised; on `meta` it takes no memory."""
-    with torch.device(device or torch.get_default_device()):
+def build(config: TransformerConfig | str, device: torch.device | str | None = None) -> Transformer:
+    """The module a config (or a preset's name) describes, freshly initialised.
+
+    On the `meta` device it takes no memory.
+    """
+    config = preset(config) if isinstance(config, str) else config
+    if not isinstance(config, TransformerConfig):
+        kind = type(config).__name__
+        raise RegardError(f"build needs a TransformerConfig or a model's name, not a {kind}")
+    with usable(device or torch.get_default_device()):
         return ASSEMBLIES[config.kind](config)
+
+
+def usable(device: torch.device | str) -> torch.device:
+    """The device, if this machine has it."""
+    try:
+        return torch.empty(0, device=device).device
+    except (RuntimeError, AssertionError) as error:  # torch without CUDA asserts
+        reason = str(error).splitlines()[0]
+        raise RegardError(f"device {str(device)!r} cannot be used here: {reason}") from None
