@@ -52,3 +52,7 @@ def test_every_link_between_our_pages_leads_somewhere(page):
 def test_the_map_has_every_row_once():
     rows = re.findall(r"^\| (M\d+) \|", (ROOT / "docs/map.md").read_text(encoding="utf-8"), re.M)
     assert rows == [f"M{i}" for i in range(1, 26)]
+
+
+def test_no_figure_was_left_to_be_filled_in():
+    assert not re.findall(r"\| [A-Z]+_[A-Z]+ \|", (ROOT / "README.md").read_text(encoding="utf-8"))
