@@ -4,6 +4,8 @@ Nothing is prepared: the words are random, so each one in the test is new to the
 tells it where to look; that the last letter comes first is found by its cross-attention.
 """
 
+import os
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -106,8 +108,9 @@ def main() -> None:
     share = exact(reverse(model.eval(), words, lengths), gold)
     console.print(f"After {seconds:.0f} s it reverses {share:.1%} of 1,000 new random words.\n")
     show_attention(model, "attention", console)
-    console.print("\nNext: [cyan]regard models[/] lists what can be built,")
-    console.print("      [cyan]regard describe gpt2[/] shows the parts of one,")
+    command = os.path.relpath(Path(sys.executable).with_name("regard"))
+    console.print(f"\nNext: [cyan]{command} models[/] lists what can be built,")
+    console.print(f"      [cyan]{command} describe gpt2[/] shows the parts of one,")
     console.print("      docs/guide.md tells how to use them from Python.")
 
 

@@ -1,7 +1,7 @@
 """A Transformer is its config: frozen, validated when made, and enough to build the module."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Self, get_args, get_origin, get_type_hints
 
@@ -110,8 +110,10 @@ class TransformerConfig:
 
     def __post_init__(self) -> None:
         problems = Problems("model settings")
-        wrong = _check_types(self, problems) | _check_ranges(self, problems)
-        _check_agreement(self, problems, wrong)
+        wrong = _check_types(self, problems)
+        wrong |= _check_ranges(self, problems, wrong)
+        for problem in _disagreements(self, wrong):
+            problems.add(problem)
         problems.report()
 
     def resolved(self) -> Self:
@@ -161,88 +163,61 @@ def _is_a(value: object, kind: Any) -> bool:
     return isinstance(value, kind)
 
 
-def _check_ranges(config: TransformerConfig, problems: Problems) -> set[str]:
-    """Note every number that is out of its range; those of a wrong type are left alone."""
-    wrong = set()
-
-    def require(name: str, good: Callable[[float], bool], otherwise: str) -> None:
-        value = getattr(config, name)
-        if isinstance(value, int | float) and not isinstance(value, bool) and not good(value):
-            wrong.add(name)
-            problems.add(f"{name} must {otherwise.format(value)}")
-
+def _check_ranges(config: TransformerConfig, problems: Problems, wrong: set[str]) -> set[str]:
+    """Note every number that is out of its range, leaving alone those of a wrong type."""
+    found = {}
     for name, most in LARGEST.items():
-        if name in MAY_BE_ZERO:
-            require(name, lambda value: value >= 0, "not be negative, but is {}")
-        else:
-            require(name, lambda value: value >= 1, "be at least 1, not {}")
-        require(name, lambda value, most=most: value <= most, f"be at most {most:,}")  # type: ignore[misc]
+        value = getattr(config, name)
+        if name in wrong:
+            continue
+        if name in MAY_BE_ZERO and value < 0:
+            found[name] = f"{name} must not be negative, but is {value}"
+        elif name not in MAY_BE_ZERO and value < 1:
+            found[name] = f"{name} must be at least 1, not {value}"
+        elif value > most:
+            found[name] = f"{name} must be at most {most:,}"
     for name in ("dropout", "attention_dropout", "activation_dropout"):
-        require(name, lambda value: 0 <= value < 1, "be in [0, 1), not {}")
+        if name not in wrong and not 0 <= getattr(config, name) < 1:
+            found[name] = f"{name} must be in [0, 1), not {getattr(config, name)}"
     for name in ("norm_epsilon", "rotary_base"):
-        require(name, lambda value: value > 0, "be positive, not {}")
-        require(name, lambda value: value < math.inf, "be finite, not {}")
-    return wrong
+        if name not in wrong and not 0 < getattr(config, name) < math.inf:
+            found[name] = f"{name} must be positive, not {getattr(config, name)}"
+    for problem in found.values():
+        problems.add(problem)
+    return set(found)
 
 
-def _check_agreement(config: TransformerConfig, problems: Problems, wrong: set[str]) -> None:
+def _disagreements(config: TransformerConfig, wrong: set[str]) -> Iterator[str]:
     """Settings that are each fine but not together; what is wrong by itself is left alone."""
 
-    def require(good: Callable[[], bool], otherwise: str, *names: str) -> None:
-        if not wrong & {*names} and not good():
-            problems.add(otherwise)
+    def fine(*names: str) -> bool:
+        return not wrong & {*names}
 
-    sizes = ("width", "heads", "kv_heads", "head_width")
-    kv_heads = config.kv_heads or config.heads
-    head_width = config.head_width or (0 if wrong & {*sizes} else config.width // config.heads)
-    require(
-        lambda: config.head_width > 0 or config.width % config.heads == 0,
-        f"{config.heads} heads do not divide width {config.width}; "
-        "choose a divisor or set head_width",
-        *sizes,
-    )
-    require(
-        lambda: config.heads % kv_heads == 0,
-        f"{kv_heads} key/value heads do not divide {config.heads} heads",
-        *sizes,
-    )
-    require(
-        lambda: config.positions != "rotary" or head_width % 2 == 0,
-        f"rotary positions turn pairs, so head_width must be even, not {head_width}",
-        "positions",
-        *sizes,
-    )
-    require(
-        lambda: not config.positions.startswith("sinusoidal") or config.width % 2 == 0,
-        f"sinusoidal positions come in pairs, so width must be even, not {config.width}",
-        "positions",
-        "width",
-    )
+    width, heads, kv_heads = config.width, config.heads, config.kv_heads or config.heads
+    if fine("width", "heads", "head_width") and not config.head_width and width % heads:
+        yield f"{heads} heads do not divide width {width}; choose a divisor or set head_width"
+    if fine("heads", "kv_heads") and heads % kv_heads:
+        yield f"{kv_heads} key/value heads do not divide {heads} heads"
+    if config.positions == "rotary" and fine("width", "heads", "head_width"):
+        head_width = config.head_width or width // heads
+        if head_width % 2:
+            yield f"rotary positions turn pairs, so head_width must be even, not {head_width}"
+    if config.positions in ("sinusoidal", "sinusoidal-halves") and fine("width") and width % 2:
+        yield f"sinusoidal positions come in pairs, so width must be even, not {width}"
     buckets, distance = config.relative_buckets, config.relative_distance
-    require(
-        lambda: buckets >= 4 and distance > buckets,
-        f"relative_buckets ({buckets}) must be at least 4 and below relative_distance ({distance})",
-        "relative_buckets",
-        "relative_distance",
-    )
-    encoder, both = config.kind == "encoder", config.kind == "encoder-decoder"
-    for good, otherwise, name in (
-        (encoder or not config.pooler, "a pooler belongs to an encoder only", "pooler"),
-        (encoder or not config.segments, "segments belong to an encoder only", "segments"),
-        (
-            encoder or config.head == "linear",
-            f"head {config.head!r} belongs to an encoder",
-            "head",
-        ),
-        (
-            both or not config.source_vocabulary,
-            "source_vocabulary needs kind 'encoder-decoder'",
-            "source_vocabulary",
-        ),
-        (
-            both or not config.encoder_layers,
-            "encoder_layers needs kind 'encoder-decoder'",
-            "encoder_layers",
-        ),
-    ):
-        require(lambda good=good: good, otherwise, "kind", name)  # type: ignore[misc]
+    if fine("relative_buckets", "relative_distance") and not 4 <= buckets < distance:
+        yield (
+            f"relative_buckets ({buckets}) must be at least 4 and below "
+            f"relative_distance ({distance})"
+        )
+    if fine("kind") and config.kind != "encoder":
+        if fine("pooler") and config.pooler:
+            yield "a pooler belongs to an encoder only"
+        if fine("segments") and config.segments:
+            yield "segments belong to an encoder only"
+        if fine("head") and config.head != "linear":
+            yield f"head {config.head!r} belongs to an encoder"
+    if fine("kind") and config.kind != "encoder-decoder":
+        for name in ("source_vocabulary", "encoder_layers"):
+            if fine(name) and getattr(config, name):
+                yield f"{name} needs kind 'encoder-decoder'"

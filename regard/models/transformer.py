@@ -5,6 +5,7 @@ a position may see. `build` chooses by the config's kind.
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -103,6 +104,15 @@ class Head(nn.Module):
         return logits if self.bias is None else logits + self.bias
 
 
+class Given(NamedTuple):
+    """What came with the tokens of one call."""
+
+    memory: Memory | None
+    state: State | None
+    lengths: Lengths
+    mask: Mask | None
+
+
 class Transformer(nn.Module):
     """What the assemblies share. `hidden` gives the last vectors, `forward` the logits."""
 
@@ -136,7 +146,12 @@ class Transformer(nn.Module):
         mask: Mask | None = None,
         segments: Tensor | None = None,
     ) -> Tensor:
-        """tokens (rows, new) -> the last hidden vectors (rows, new, width)."""
+        """The same up to the last hidden vectors (rows, new, width)."""
+        x = self.embed(tokens, segments)
+        return self._pass(x, Given(memory, state, lengths, mask))
+
+    def _pass(self, x: Tensor, given: Given) -> Tensor:
+        """Embeddings (rows, new, width) through the assembly's blocks; the same shape."""
         raise NotImplementedError
 
     def logits(self, hidden: Tensor) -> Tensor:
@@ -160,25 +175,19 @@ class Transformer(nn.Module):
         return KeyValueState(self.config, rows, room, dtype=weight.dtype, device=weight.device)
 
     def _write(
-        self,
-        stack: Stack,
-        x: Tensor,
-        state: State | None,
-        lengths: Lengths,
-        mask: Mask | None,
-        reading: Reading | None = None,
+        self, stack: Stack, x: Tensor, given: Given, reading: Reading | None = None
     ) -> Tensor:
         """One causal pass over x (rows, new, width), continuing what the state holds, if any.
 
         Padding stands on the right, where causality hides it from every real token: no mask.
         """
         rows, new = x.shape[:2]
-        counts = None if lengths is None else _lengths(lengths, rows, new)
-        mask = Causal() & mask
-        if state is None:
+        counts = None if given.lengths is None else _lengths(given.lengths, rows, new)
+        mask = Causal() & given.mask
+        if given.state is None:
             _check_reach(stack, new, counts)
             return stack(x, Span.of(rows, new, new, x.device), mask, None, reading)
-        state = self._mine(state)
+        state = self._mine(given.state)
         real = [new] * rows if counts is None else counts.tolist()
         span = state.span(rows, new, real)
         _check_reach(stack, max(h + more for h, more in zip(state.lengths, real, strict=True)))
@@ -212,21 +221,10 @@ class DecoderOnly(Transformer):
         self.decoder = Stack(self.config, self.config.layers, causal=True)
         initialise(self, self.config)
 
-    def hidden(
-        self,
-        tokens: Tensor,
-        memory: Memory | None = None,
-        state: State | None = None,
-        *,
-        lengths: Lengths = None,
-        mask: Mask | None = None,
-        segments: Tensor | None = None,
-    ) -> Tensor:
-        """tokens (rows, new) -> the last hidden vectors (rows, new, width)."""
-        if memory is not None:
+    def _pass(self, x: Tensor, given: Given) -> Tensor:
+        if given.memory is not None:
             raise RegardError("a decoder-only model reads no source; leave out `memory`")
-        x = self.embed(tokens, segments)
-        return self._write(self.decoder, x, state, lengths, mask)
+        return self._write(self.decoder, x, given)
 
 
 class EncoderOnly(Transformer):
@@ -238,20 +236,10 @@ class EncoderOnly(Transformer):
         self.pooler = nn.Linear(config.width, config.width) if config.pooler else None
         initialise(self, self.config)
 
-    def hidden(
-        self,
-        tokens: Tensor,
-        memory: Memory | None = None,
-        state: State | None = None,
-        *,
-        lengths: Lengths = None,
-        mask: Mask | None = None,
-        segments: Tensor | None = None,
-    ) -> Tensor:
-        """tokens (rows, positions) -> the last hidden vectors (rows, positions, width)."""
-        if memory is not None or state is not None:
+    def _pass(self, x: Tensor, given: Given) -> Tensor:
+        if given.memory is not None or given.state is not None:
             raise RegardError("an encoder reads all its tokens at once: no memory, no state")
-        return _read(self.encoder, self.embed(tokens, segments), lengths, mask).values
+        return _read(self.encoder, x, given.lengths, given.mask).values
 
     def pooled(self, hidden: Tensor) -> Tensor:
         """The text (rows, positions, width) as one vector, from its first; (rows, width)."""
@@ -290,25 +278,13 @@ class EncoderDecoder(Transformer):
         embed = self.embed if self.source_embed is None else self.source_embed
         return _read(self.encoder, embed(source), lengths, mask)
 
-    def hidden(
-        self,
-        tokens: Tensor,
-        memory: Memory | None = None,
-        state: State | None = None,
-        *,
-        lengths: Lengths = None,
-        mask: Mask | None = None,
-        segments: Tensor | None = None,
-    ) -> Tensor:
-        """tokens (rows, new), written after a look at `memory` -> (rows, new, width).
-
-        With a state, the memory's keys and values are computed at the first call and kept; later
-        calls may leave the memory out.
-        """
-        x = self.embed(tokens, segments)
+    def _pass(self, x: Tensor, given: Given) -> Tensor:
+        # With a state, the memory's keys and values are computed at the first call and kept;
+        # later calls may leave the memory out.
+        state = given.state
         held = state.reading if isinstance(state, KeyValueState) else None
-        reading = self._reading(held, memory, len(tokens), keep=state is not None)
-        y = self._write(self.decoder, x, state, lengths, mask, reading)
+        reading = self._reading(held, given.memory, len(x), keep=state is not None)
+        y = self._write(self.decoder, x, given, reading)
         if isinstance(state, KeyValueState):
             state.reading = reading
         return y
