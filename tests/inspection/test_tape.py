@@ -221,6 +221,8 @@ def test_probabilities_are_those_of_transformers_in_every_layer_and_head(make, t
     theirs.set_attn_implementation("eager")
     tape = recorded(regard.load(tmp_path).module, text)
     expected = their_attentions(theirs, text)
+    if not expected and make is t5 and hf.__version__.startswith("5.17."):
+        pytest.skip("transformers 5.17 gives no attention weights of T5")
     assert expected.keys() == set(tape.names)
     for name, theirs_say in expected.items():
         real = text.source_real if name.startswith("encoder") and make is not bert else text.real
