@@ -3,126 +3,40 @@
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, fields
 from importlib.metadata import version
-from pathlib import Path
-from typing import Annotated
+from typing import Protocol
 
 import tyro
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
-from rich.tree import Tree
 
+from regard.commands.evaluate import Evaluate
+from regard.commands.generate import Generate
+from regard.commands.models import Describe, Models
+from regard.commands.plot import Plot
+from regard.commands.recipes import Recipes
+from regard.commands.tokenize import LearnTokenizer, Tokenize
+from regard.commands.train import Train
 from regard.errors import RegardError
-from regard.inspection.anatomy import Part, anatomy, parameters
-from regard.interchange.huggingface import open_folder
-from regard.loading import is_folder
-from regard.models.config import TransformerConfig
-from regard.models.presets import DIALLED, PRESETS, preset
-from regard.models.transformer import build
 
 
-@dataclass(frozen=True)
-class Models:
-    """List the named models with their shapes and parameter counts."""
+class Command(Protocol):
+    """What a command line stands for."""
 
-    def run(self, console: Console) -> None:
-        rows = [_row(name) for name in (*DIALLED, *PRESETS)]
-        table = Table(box=None, header_style="bold", pad_edge=False)
-        room = console.width
-        for heading in rows[0]:  # as many as fit, the most wanted first
-            room -= max(len(heading), *(len(row[heading]) for row in rows)) + 2
-            if room < -2:  # the last column needs no gap behind it
-                break
-            words = heading in ("model", "kind", "positions", "norm")
-            style = "cyan" if heading == "model" else None
-            table.add_column(heading, justify="left" if words else "right", style=style)
-        for row in rows:
-            table.add_row(*list(row.values())[: len(table.columns)])
-        console.print(table)
-        console.print(
-            "\n`regard-N` exists for every depth N from 1 to 128, also as `regard-N-encoder` and "
-            "`regard-N-encoder-decoder`.\n`regard describe NAME` shows a model's parts.",
-            style="dim",
-        )
+    def run(self, console: Console) -> None: ...
 
 
-def _row(name: str) -> dict[str, str]:
-    """A model's line in the table, by column, the most wanted first."""
-    config = preset(name).resolved()
-    layers, heads = f"{config.layers}", f"{config.heads}"
-    if config.encoder_layers:
-        layers = f"{config.encoder_layers} + {config.layers}"
-    if config.kv_heads != config.heads:
-        heads += f" / {config.kv_heads}"
-    return {
-        "model": name,
-        "parameters": f"{parameters(build(config, 'meta')):,}",
-        "layers": layers,
-        "width": f"{config.width}",
-        "heads": heads,
-        "kind": config.kind,
-        "hidden": f"{config.hidden}",
-        "vocabulary": f"{config.vocabulary}",
-        "positions": config.positions,
-        "norm": f"{config.norm_place} {config.norm}",
-    }
-
-
-@dataclass(frozen=True)
-class Describe:
-    """Print a model's tree with shapes and parameter counts, without making its weights."""
-
-    name: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="NAME")]
-    """A model that `regard models` lists, or a Hugging Face folder."""
-
-    def run(self, console: Console) -> None:
-        config = _config(self.name)
-        module = build(config, "meta")
-        console.print(_tree(anatomy(module, self.name)))
-        if module.config.tied and module.config.head != "none":
-            console.print("\nthe output matrix is tied to embed.tokens and counted once")
-        console.print(f"\n{_settings(module.config)}", style="dim")
-
-
-def _config(name: str) -> TransformerConfig:
-    """The settings of a named model, else of a folder; a name wins over a folder of that name."""
-    try:
-        return preset(name)
-    except RegardError:
-        if name and is_folder(Path(name)):
-            return open_folder(Path(name))[1]
-        raise
-
-
-def _tree(part: Part, tree: Tree | None = None) -> Tree:
-    label = Text(part.name, "cyan")
-    if part.times > 1:
-        label.append(f"  × {part.times}", "bold")
-    label.append(f"  {part.kind}", "dim")
-    for name, shape in part.shapes:
-        label.append(f"  {name} ").append(" × ".join(map(str, shape)), "green")
-    if part.parameters:
-        each = " each" if part.times > 1 else ""
-        label.append(f"  {part.parameters:,}{each}", "bold yellow")
-    tree = Tree(label) if tree is None else tree.add(label)
-    for child in part.children:
-        if child.parameters:  # dropout and the like have nothing to show
-            _tree(child, tree)
-    return tree
-
-
-def _settings(config: TransformerConfig) -> str:
-    """The settings that differ from the defaults, as one would write them."""
-    usual = TransformerConfig().resolved()
-    differing = [
-        f.name for f in fields(config) if getattr(config, f.name) != getattr(usual, f.name)
-    ]
-    return ", ".join(f"{name}={getattr(config, name)!r}" for name in differing) or "all default"
-
-
-COMMANDS: dict[str, Callable[..., Models | Describe]] = {"models": Models, "describe": Describe}
+COMMANDS: dict[str, Callable[..., Command]] = {
+    "train": Train,
+    "evaluate": Evaluate,
+    "generate": Generate,
+    "plot": Plot,
+    "recipes": Recipes,
+    "tokenize": Tokenize,
+    "tokenizer": LearnTokenizer,
+    "models": Models,
+    "describe": Describe,
+}
 
 
 def main(arguments: list[str] | None = None) -> None:

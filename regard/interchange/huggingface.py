@@ -12,7 +12,9 @@ from torch import Tensor
 from regard.errors import Problems, RegardError, nearest
 from regard.interchange.families import FAMILIES, Family
 from regard.interchange.families.family import Rule, Settings
-from regard.interchange.tensors import (
+from regard.models.config import TransformerConfig
+from regard.models.transformer import Transformer, build
+from regard.storage import (
     FLOATS,
     TensorFolder,
     read_json,
@@ -20,8 +22,6 @@ from regard.interchange.tensors import (
     write_json,
     write_tensors,
 )
-from regard.models.config import TransformerConfig
-from regard.models.transformer import Transformer, build
 
 # Settings that do not change what a trained model computes, and need not survive.
 TRAINING_ONLY = ("dropout", "attention_dropout", "activation_dropout", "initialisation")

@@ -1,4 +1,4 @@
-"""Safetensors on disk: a folder of named tensors, in one file or in shards with an index.
+"""Files that are there whole or not at all: safetensors, in one file or in shards, and JSON.
 
 Only safetensors are opened, never a pickle. Names and shapes are read from the headers, so that a
 folder can be judged whole before any weight is loaded.
@@ -7,6 +7,8 @@ folder can be judged whole before any weight is loaded.
 import json
 import os
 import re
+import shutil
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -141,7 +143,7 @@ def _whole(tensor: Tensor) -> Tensor:
 
 
 def _write_file(tensors: dict[str, Tensor], path: Path) -> None:
-    with _replacing(path) as partial:
+    with replacing(path) as partial:
         try:
             save_file(tensors, partial, metadata={"format": "pt"})
         except SafetensorError as error:
@@ -149,7 +151,7 @@ def _write_file(tensors: dict[str, Tensor], path: Path) -> None:
 
 
 @contextmanager
-def _replacing(path: Path) -> Iterator[Path]:
+def replacing(path: Path) -> Iterator[Path]:
     """Another name to write to first, then moved to `path`; on failure nothing is left behind.
 
     A model may have been loaded from, and still map, the very file that is replaced.
@@ -163,9 +165,38 @@ def _replacing(path: Path) -> Iterator[Path]:
         raise
 
 
+@contextmanager
+def building(folder: Path) -> Iterator[Path]:
+    """Another folder to write to, which becomes `folder` once it is whole and on the disk."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    partial = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    try:
+        yield partial
+        for path in partial.rglob("*"):
+            if path.is_file():
+                _sync(path)
+        try:
+            os.replace(partial, folder)
+        except OSError:  # somebody else made the same folder meanwhile
+            if not folder.exists():
+                raise
+        _sync(folder.parent)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _sync(path: Path) -> None:
+    """Wait until a file or a folder's names are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def write_json(content: Mapping[str, Any], path: Path) -> None:
     """Write a JSON object, so that a reader sees the old file or the new one."""
-    with _replacing(path) as partial:
+    with replacing(path) as partial:
         partial.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 

@@ -1,0 +1,118 @@
+"""Language modelling: one long stream of tokens cut into rows.
+
+Documents follow one another as `<s> … </s>`, and a row is `context` tokens of that stream. In each
+epoch every row is read once, in an order drawn from (seed, epoch), and the cuts between rows move,
+so that a token is not always seen with the same past.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from regard.data.batch import Batch
+from regard.data.masking import IGNORE, corrupt
+from regard.data.order import generator, shuffled
+from regard.data.tokens import Tokens
+from regard.text.specials import BOS, PAD
+
+
+@dataclass(frozen=True)
+class Stream:
+    """Rows of a training and a held-out part for causal models: each token's target is the next."""
+
+    train: Tokens
+    valid: Tokens
+    context: int
+    rows: int  # in one step
+    seed: int = 0
+    isolate: bool = False  # documents in a row do not see one another
+
+    @property
+    def rows_per_epoch(self) -> int:
+        # One row less than would fit, to leave room for the cuts to move.
+        return max(1, (len(self.train) - self.context) // self.context)
+
+    def epoch(self, step: int) -> float:
+        return step * self.rows / self.rows_per_epoch
+
+    def step(self, step: int) -> Batch:
+        numbers = step * self.rows + np.arange(self.rows)
+        epochs, places = np.divmod(numbers, self.rows_per_epoch)
+        starts = np.empty(self.rows, dtype=np.int64)
+        for epoch in np.unique(epochs):
+            here = epochs == epoch
+            order = shuffled(places[here], self.rows_per_epoch, self.seed, int(epoch))
+            starts[here] = self._shift(int(epoch)) + order.astype(np.int64) * self.context
+        return self._batch(self.train, starts, numbers)
+
+    def _shift(self, epoch: int) -> int:
+        """Where the first row of an epoch is cut."""
+        room = len(self.train) - 1 - self.rows_per_epoch * self.context
+        most = min(self.context, room + 1)
+        return int(generator(self.seed, 1, epoch).integers(most)) if most > 1 else 0
+
+    def held_out(self, rows: int) -> Iterator[Batch]:
+        starts = np.arange(0, max(len(self.valid) - 1, 0), self.context)
+        for first in range(0, len(starts), rows):
+            some = starts[first : first + rows]
+            yield self._batch(self.valid, some, first + np.arange(len(some)), held_out=True)
+
+    def _batch(
+        self, tokens: Tokens, starts: np.ndarray, numbers: np.ndarray, held_out: bool = False
+    ) -> Batch:
+        """The rows that begin at `starts`; each has a number of its own, for what is drawn."""
+        ids = self._read(tokens, starts, self.context + 1)  # one more than is read: the last target
+        inputs, targets = self._question(ids, numbers, held_out)
+        documents = None
+        if self.isolate:
+            found = [tokens.documents(start, start + self.context) for start in starts.tolist()]
+            documents = torch.from_numpy(np.stack(found))
+        valid = int((targets != IGNORE).sum())
+        lengths = np.minimum(len(tokens) - starts, self.context)
+        return Batch(
+            torch.from_numpy(inputs),
+            torch.from_numpy(targets),
+            valid,
+            int(lengths.sum()),
+            torch.from_numpy(lengths) if lengths.min() < self.context else None,
+            documents,
+        )
+
+    def _read(self, tokens: Tokens, starts: np.ndarray, width: int) -> np.ndarray:
+        """(rows, width) ids, padded where the stream ends."""
+        ids = np.full((len(starts), width), PAD, dtype=np.int64)
+        for row, start in enumerate(starts.tolist()):
+            found = tokens.read(start, start + width)
+            ids[row, : len(found)] = found
+        return ids
+
+    def _question(
+        self, ids: np.ndarray, numbers: np.ndarray, held_out: bool
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """ids (rows, context + 1) -> what is read and what is asked, each (rows, context)."""
+        targets = ids[:, 1:].copy()
+        # That a new document begins is no news behind </s>, and padding is nobody's.
+        targets[(targets == PAD) | (targets == BOS)] = IGNORE
+        return np.ascontiguousarray(ids[:, :-1]), targets
+
+
+@dataclass(frozen=True)
+class MaskedStream(Stream):
+    """The same rows for encoders: some tokens are hidden, and those are asked for (M19)."""
+
+    vocabulary: int = 0
+    share: float = 0.15
+
+    def _question(
+        self, ids: np.ndarray, numbers: np.ndarray, held_out: bool
+    ) -> tuple[np.ndarray, np.ndarray]:
+        # The held-out part is hidden the same way in every run, however many rows a batch has.
+        seed, use = (0, 2) if held_out else (self.seed, 3)
+        asked = [
+            corrupt(row[None, :-1], generator(seed, use, number), self.vocabulary, share=self.share)
+            for row, number in zip(ids, numbers.tolist(), strict=True)
+        ]
+        inputs, targets = zip(*asked, strict=True)
+        return np.concatenate(inputs), np.concatenate(targets)

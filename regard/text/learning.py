@@ -1,0 +1,115 @@
+"""Learning a tokenizer from a stream of texts."""
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+
+import tokenizers
+from tokenizers import models, pre_tokenizers, trainers
+
+from regard.errors import RegardError
+from regard.text.bytelevel import CHARACTERS
+from regard.text.cutting import cut
+from regard.text.damage import mended, parts
+from regard.text.specials import SPECIALS
+from regard.text.tokenizer import Tokenizer
+from regard.text.vocabulary import BYTES, Kind, Vocabulary, check_kind
+from regard.text.words import Words
+
+MOST = 50_000  # of kind word if nothing is asked for
+# The library takes 256 texts at a time; short ones keep that to a few megabytes.
+HANDFUL = 1 << 14
+SEEN_TWICE = 2  # a pair met once is no regularity: merging it learns a word by heart
+
+Progress = Callable[[int], None]
+
+
+def learn(
+    kind: Kind, texts: Iterable[str], vocabulary: int = 0, progress: Progress | None = None
+) -> Tokenizer:
+    """A tokenizer of at most `vocabulary` tokens, specials included; the same for the same texts.
+
+    `vocabulary` 0 means every character for kind char and up to 50,000 words for kind word, is
+    not enough for kind bpe, and is of no matter for kind byte. `progress` is told the characters
+    read so far. A text may be a document or a piece of one.
+    """
+    check_kind(kind)
+    _check_vocabulary(kind, vocabulary)
+    read = _Read(texts, progress)
+    if kind == "bpe":
+        learned = _pairs(read, vocabulary)
+    elif kind == "byte":
+        for _ in read:
+            pass
+        learned = Vocabulary("byte", (*SPECIALS, *CHARACTERS))
+    else:
+        learned = _most_frequent(kind, read, vocabulary)
+    if not read.characters:
+        raise RegardError("a tokenizer cannot be learned from an empty text")
+    return Tokenizer(learned)
+
+
+class _Read:
+    """The texts as they pass by."""
+
+    def __init__(self, texts: Iterable[str], progress: Progress | None) -> None:
+        self.texts, self.progress = texts, progress
+        self.characters = 0
+
+    def __iter__(self) -> Iterator[str]:
+        for text in self.texts:
+            yield text
+            self.characters += len(text)
+            if self.progress:
+                self.progress(self.characters)
+
+
+def _check_vocabulary(kind: Kind, vocabulary: int) -> None:
+    if kind == "bpe" and vocabulary < BYTES:
+        raise RegardError(
+            f"kind bpe needs a vocabulary of at least {BYTES} "
+            f"({len(SPECIALS)} specials and 256 bytes), not {vocabulary}"
+        )
+    if kind in ("char", "word") and vocabulary and vocabulary <= len(SPECIALS):
+        raise RegardError(
+            f"kind {kind} needs a vocabulary of more than the {len(SPECIALS)} specials, "
+            f"not {vocabulary}; 0 means all"
+        )
+
+
+def _most_frequent(kind: Kind, texts: Iterable[str], vocabulary: int) -> Vocabulary:
+    """Characters or words, the frequent first, equally frequent ones by code point."""
+    find: Callable[[str], Iterable[str]] = iter if kind == "char" else Words()
+    counts: Counter[str] = Counter()
+    for text in texts:
+        counts.update(find(mended(text)))
+    del counts["<unk>"]  # it is a special already
+    ranked = sorted(counts, key=lambda token: (-counts[token], token))
+    most = vocabulary or (MOST if kind == "word" else len(ranked) + len(SPECIALS))
+    return Vocabulary(kind, (*SPECIALS, *ranked[: most - len(SPECIALS)]))
+
+
+def _pairs(texts: Iterable[str], vocabulary: int) -> Vocabulary:
+    """Byte pairs merged as `tokenizers` learns it; the ids are specials, bytes, then merges."""
+    learner = tokenizers.Tokenizer(models.BPE())
+    learner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary,
+        min_frequency=SEEN_TWICE,
+        special_tokens=list(SPECIALS),
+        initial_alphabet=CHARACTERS,
+        show_progress=False,
+    )
+    learner.train_from_iterator(_handfuls(texts), trainer)
+    found = json.loads(learner.to_str())["model"]["merges"]
+    merges = tuple((left, right) for left, right in found)
+    formed = (left + right for left, right in merges)
+    return Vocabulary("bpe", (*SPECIALS, *CHARACTERS, *formed), merges)
+
+
+def _handfuls(texts: Iterable[str]) -> Iterator[str]:
+    """Valid stretches of the texts, cut where it makes no difference."""
+    for text in texts:
+        for part in parts(text):
+            if isinstance(part, str):
+                yield from (piece.text for piece in cut([part], HANDFUL))

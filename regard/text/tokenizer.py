@@ -1,0 +1,134 @@
+"""A tokenizer: text to ids and back."""
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import tokenizers
+
+from regard.errors import RegardError
+from regard.text.encoders import ENCODERS, Encoder
+from regard.text.reference import Ids
+from regard.text.specials import SPECIALS, UNK
+from regard.text.vocabulary import KINDS, Kind, Vocabulary, assemble, recognise
+
+__all__ = ["KINDS", "Kind", "Tokenizer"]
+
+# Where words are joined without a blank: around newlines, before closing and after opening signs.
+_GLUED = re.compile(r" ?\n ?| (?=[.,;:!?%)\]}…”»]|['’]\w)|(?<=[(\[{“«]) ")
+_SHOWN = {"\n": "↵", " ": "·", "\t": "⇥", "\r": "␍"}
+
+
+class Tokenizer:
+    """Of one of four kinds; the ids are those of the `tokenizers` library for the same file."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self.vocabulary = vocabulary
+
+    @classmethod
+    def load(cls, path: str | Path) -> "Tokenizer":
+        """Read a `tokenizer.json`."""
+        try:
+            text = Path(path).read_text(encoding="utf-8")
+        except OSError as error:
+            raise RegardError(f"{path} cannot be read ({error.strerror or error})") from None
+        except UnicodeDecodeError:
+            raise RegardError(f"{path} is not a tokenizer.json (it is not UTF-8)") from None
+        try:
+            return cls(recognise(text))
+        except RegardError as error:
+            raise RegardError(f"{path} cannot be used: {error}") from None
+
+    def save(self, path: str | Path) -> None:
+        """Write a `tokenizer.json`, whole or not at all."""
+        path = Path(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+        unfinished.write_text(self.reference.to_str(pretty=True) + "\n", encoding="utf-8")
+        os.replace(unfinished, path)
+
+    @property
+    def kind(self) -> Kind:
+        return self.vocabulary.kind
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A hash of the content: tokenizers with equal fingerprints give equal ids."""
+        content = [self.kind, self.vocabulary.tokens, self.vocabulary.merges]
+        return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+
+    @cached_property
+    def reference(self) -> tokenizers.Tokenizer:
+        """The same tokenizer in the `tokenizers` library."""
+        return assemble(self.vocabulary)
+
+    def __len__(self) -> int:
+        """The number of tokens, specials included."""
+        return len(self.vocabulary.tokens)
+
+    def encode(self, text: str | bytes) -> Ids:
+        """The ids (tokens,) of a text; none is added, and no spelling gives a special one.
+
+        Broken UTF-8, given as bytes or as lone surrogates, is kept byte by byte in kinds byte and
+        bpe and read as U+FFFD in the others. In kind word, <unk> is the unknown word.
+        """
+        return self._encoder(_read(text))
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of some ids, specials left out, U+FFFD for what is not UTF-8."""
+        return self.decode_bytes(ids).decode("utf-8", "replace")
+
+    def decode_bytes(self, ids: Iterable[int]) -> bytes:
+        """The bytes of some ids, specials left out."""
+        found = [self._contents[i] for i in self._checked(ids) if i >= len(SPECIALS)]
+        if self.kind != "word":
+            return b"".join(found)
+        return _GLUED.sub(lambda gap: gap[0].strip(" "), b" ".join(found).decode()).encode()
+
+    def pieces(self, ids: Iterable[int]) -> list[str]:
+        """What to show for each id: specials by name, blanks as signs, broken bytes as ⟨E2⟩."""
+        return [
+            SPECIALS[i] if i < len(SPECIALS) else _shown(self._contents[i])
+            for i in self._checked(ids)
+        ]
+
+    def unknown(self, ids: Iterable[int]) -> int:
+        """How many of the ids stand for what the vocabulary lacks."""
+        return int(np.count_nonzero(np.asarray(ids) == UNK))
+
+    @cached_property
+    def _encoder(self) -> Encoder:
+        return ENCODERS[self.kind](self.vocabulary, self.reference)
+
+    @cached_property
+    def _contents(self) -> list[bytes]:
+        return self.vocabulary.contents()
+
+    def _checked(self, ids: Iterable[int]) -> Sequence[int]:
+        given = np.asarray(ids, np.int64)  # (tokens,)
+        strange = given[(given < 0) | (given >= len(self))]
+        if strange.size:
+            raise RegardError(f"id {strange[0]} is not in this vocabulary of {len(self):,} tokens")
+        return given.tolist()
+
+
+def _read(text: str | bytes) -> str:
+    return text if isinstance(text, str) else text.decode("utf-8", "surrogateescape")
+
+
+def _shown(content: bytes) -> str:
+    """A token's bytes as printable text."""
+    return "".join(map(_sign, content.decode("utf-8", "surrogateescape")))
+
+
+def _sign(character: str) -> str:
+    if character in _SHOWN:
+        return _SHOWN[character]
+    if "\udc80" <= character <= "\udcff":
+        return f"⟨{ord(character) - 0xDC00:02X}⟩"
+    return character if character.isprintable() else f"⟨U+{ord(character):04X}⟩"

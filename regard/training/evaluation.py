@@ -1,0 +1,137 @@
+"""How good a model is, over a whole held-out set: the same figures each time it is asked."""
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import torch
+from sacrebleu.metrics import BLEU, CHRF
+from torch import nn
+
+from regard.data.batch import Batch, padded
+from regard.data.masking import IGNORE
+from regard.data.pairs import EncodedPairs
+from regard.decoding.beam import translate
+from regard.models.transformer import Transformer
+from regard.text.tokenizer import Tokenizer
+from regard.training.objectives import Objective, loss
+from regard.training.precision import Precision, computing
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Figures of one evaluation; None where a figure has no meaning."""
+
+    loss: float  # nats per token
+    perplexity: float
+    tokens: int  # targets that were scored
+    bits_per_byte: float | None = None  # of the raw text
+    accuracy: float | None = None  # of hidden tokens
+    bleu: float | None = None
+    chrf: float | None = None
+    exact: float | None = None  # the share of targets that are right to the letter
+    signature: str | None = None  # sacrebleu's, for BLEU and chrF
+    rules: str = ""  # what was counted and how, in words
+
+    def figures(self) -> dict[str, Any]:
+        """What there is, by name."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+
+@contextmanager
+def at_rest(module: nn.Module) -> Iterator[None]:
+    """The module without dropout and gradients meanwhile."""
+    training = module.training
+    module.eval()
+    try:
+        with torch.inference_mode():
+            yield
+    finally:
+        module.train(training)
+
+
+def measure(
+    module: Transformer,
+    objective: Objective,
+    batches: Iterable[Batch],
+    precision: Precision = "float32",
+    text_bytes: int = 0,
+) -> Scores:
+    """Loss and perplexity over all targets of all batches; bits per byte if the bytes are known."""
+    device = module.embed.tokens.weight.device
+    total = torch.zeros((), dtype=torch.float64, device=device)
+    right = torch.zeros((), dtype=torch.int64, device=device)
+    asked = 0
+    with at_rest(module), computing(precision, device):
+        for batch in batches:
+            here = batch.to(device)
+            logits = objective.logits(module, here)
+            total += loss(logits, here.targets).double()
+            right += ((logits.argmax(-1) == here.targets) & (here.targets != IGNORE)).sum()
+            asked += batch.valid
+    mean = float(total) / asked if asked else math.nan
+    masked = objective.name == "masked"
+    return Scores(
+        loss=mean,
+        perplexity=math.exp(mean) if mean < 700 else math.inf,
+        tokens=asked,
+        bits_per_byte=float(total) / math.log(2) / text_bytes if text_bytes else None,
+        accuracy=int(right) / asked if masked and asked else None,
+    )
+
+
+def rules(objective: Objective, context: int) -> str:
+    """How the loss was counted, for whoever compares it."""
+    if objective.name == "causal":
+        return (
+            f"every token once, in rows of {context} that do not overlap, with what stands before "
+            "it in its row; </s> counted, <s> not"
+        )
+    if objective.name == "masked":
+        return f"tokens hidden once for all by seed 0, in rows of {context} that do not overlap"
+    return "every target token and </s>, given the source and the true target before it"
+
+
+def translations(
+    module: Transformer,
+    pairs: EncodedPairs,
+    tokenizer: Tokenizer,
+    *,
+    beams: int = 1,
+    rows: int = 100,
+    precision: Precision = "float32",
+) -> list[str]:
+    """What the model writes for each source, in the order of the pairs."""
+    device = module.embed.tokens.weight.device
+    order = sorted(range(len(pairs)), key=lambda index: -len(pairs.sources[index]))
+    written = [""] * len(pairs)
+    with at_rest(module), computing(precision, device):
+        for first in range(0, len(order), rows):
+            some = order[first : first + rows]
+            source, lengths = padded([pairs.sources[index] for index in some])
+            found = translate(module, source.to(device), lengths.to(device), beams=beams)
+            for index, ids in zip(some, found, strict=True):
+                written[index] = tokenizer.decode(ids)
+    return written
+
+
+def compare(scores: Scores, written: Sequence[str], gold: Sequence[str], tokenised: bool) -> Scores:
+    """The scores with BLEU, chrF and exact match added.
+
+    `tokenised` text is compared token by token as it stands (published Multi30k figures are), else
+    sacrebleu's own tokenisation is used.
+    """
+    bleu = BLEU(tokenize="none" if tokenised else "13a", force=True)
+    chrf = CHRF()
+    found = bleu.corpus_score(list(written), [list(gold)])
+    letters = chrf.corpus_score(list(written), [list(gold)])
+    same = sum(a == b for a, b in zip(written, gold, strict=True))
+    return replace(
+        scores,
+        bleu=float(found.score),
+        chrf=float(letters.score),
+        exact=same / max(len(gold), 1),
+        signature=f"BLEU {bleu.get_signature()}; chrF {chrf.get_signature()}",
+    )

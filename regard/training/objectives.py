@@ -1,0 +1,89 @@
+"""What a model is asked, and how wrong its answer was (M20): a sum over all targets.
+
+Sums, not means: a step divides by its number of valid targets once, over all its micro-batches, so
+that a batch in four parts has the gradient of the batch whole.
+"""
+
+from typing import Protocol
+
+from torch import Tensor
+from torch.nn import functional as F
+
+from regard.data.batch import Batch
+from regard.data.masking import IGNORE
+from regard.errors import RegardError
+from regard.models.config import TransformerConfig
+from regard.models.masks import Documents
+from regard.models.transformer import Transformer
+
+
+class Objective(Protocol):
+    """How a batch is put to a model."""
+
+    name: str
+
+    def logits(self, module: Transformer, batch: Batch) -> Tensor:
+        """(rows, positions, vocabulary), one distribution for each of the batch's targets."""
+        ...
+
+
+class Causal:
+    """The next token, from those before it."""
+
+    name = "causal"
+
+    def logits(self, module: Transformer, batch: Batch) -> Tensor:
+        mask = None if batch.documents is None else Documents(batch.documents)
+        return module(batch.tokens, mask=mask)
+
+
+class Masked:
+    """The tokens that were hidden, from all around them."""
+
+    name = "masked"
+
+    def logits(self, module: Transformer, batch: Batch) -> Tensor:
+        mask = None if batch.documents is None else Documents(batch.documents)
+        return module(batch.tokens, lengths=batch.lengths, mask=mask)
+
+
+class SequenceToSequence:
+    """The next token of the target, from the source and the target before it."""
+
+    name = "sequence-to-sequence"
+
+    def logits(self, module: Transformer, batch: Batch) -> Tensor:
+        assert batch.source is not None
+        memory = module.encode(batch.source, batch.source_lengths)
+        # Padding stands behind every real target token: causality hides it.
+        return module(batch.tokens, memory)
+
+
+def objective_for(config: TransformerConfig, pairs: bool) -> Objective:
+    """What a model of this kind is trained to do, if the data allows it."""
+    if pairs != (config.kind == "encoder-decoder"):
+        wanted = "an encoder–decoder" if pairs else "a decoder or an encoder"
+        given = "pairs" if pairs else "text"
+        raise RegardError(
+            f"{given} can be learned by {wanted}, but the model is of kind {config.kind!r}; "
+            "choose another with --model (`regard models` lists them)"
+        )
+    if config.head == "none":
+        raise RegardError("a model with head 'none' answers nothing; choose head 'linear'")
+    kinds: dict[str, Objective] = {
+        "decoder": Causal(),
+        "encoder": Masked(),
+        "encoder-decoder": SequenceToSequence(),
+    }
+    return kinds[config.kind]
+
+
+def loss(logits: Tensor, targets: Tensor, smoothing: float = 0.0) -> Tensor:
+    """The summed cross-entropy of logits (rows, positions, vocabulary) in nats; a scalar."""
+    return F.cross_entropy(
+        logits.flatten(0, 1).float(),
+        targets.flatten(),
+        ignore_index=IGNORE,
+        reduction="sum",
+        label_smoothing=smoothing,
+    )

@@ -1,0 +1,92 @@
+"""Recipes: named, tested settings in TOML files, each extending another or the defaults.
+
+`regard/recipes/NAME.toml` are ours; any path to a TOML file is a recipe too, and so is the
+`run.toml` of a run, which repeats it.
+"""
+
+import tomllib
+from collections.abc import Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from regard.errors import RegardError, nearest
+from regard.training.settings import Settings
+
+FOLDER = resources.files("regard") / "recipes"
+BESIDE = ("extends", "about", "versions")  # what a recipe may hold besides settings
+
+
+def names() -> list[str]:
+    """The recipes that come with Regard."""
+    return sorted(Path(str(f)).stem for f in FOLDER.iterdir() if f.name.endswith(".toml"))
+
+
+def load(name: str, base: Settings | None = None) -> Settings:
+    """The settings of a recipe, by name or path, with all that it extends."""
+    settings = base or Settings()
+    chain = _chain(name)
+    for where, tables in reversed(chain):
+        settings = settings.changed(tables, where)
+    return settings
+
+
+def about(name: str) -> str:
+    """What a recipe says of itself."""
+    return str(_read(name)[1].get("about", ""))
+
+
+def _chain(name: str) -> list[tuple[str, dict[str, Any]]]:
+    """A recipe's tables, then those of what it extends, and so on."""
+    chain: list[tuple[str, dict[str, Any]]] = []
+    seen: list[str] = []
+    while name:
+        where, found = _read(name)
+        if where in seen:
+            raise RegardError(f"recipe {where} extends itself: {' → '.join([*seen, where])}")
+        seen.append(where)
+        chain.append((where, {k: v for k, v in found.items() if k not in BESIDE}))
+        upper = found.get("extends", "")
+        if not isinstance(upper, str):
+            raise RegardError(f"{where}: extends must be the name of one recipe, not {upper!r}")
+        # A path is meant from the recipe that names it.
+        beside = Path(where).parent / upper
+        name = str(beside) if upper.endswith(".toml") and beside.exists() else upper
+    return chain
+
+
+def _read(name: str) -> tuple[str, dict[str, Any]]:
+    """Where a recipe stands, and what it holds."""
+    if name in names():
+        path = Path(str(FOLDER / f"{name}.toml"))
+    else:
+        path = Path(name)
+        if path.is_dir():  # a run
+            path = path / "run.toml"
+    try:
+        return str(path), tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        if name.endswith(".toml") or "/" in name:
+            raise RegardError(f"there is no recipe at {path}") from None
+        raise RegardError(f"no recipe is called {name!r}; {nearest(name, names())}") from None
+    except (OSError, ValueError) as error:
+        raise RegardError(f"{path} is not readable TOML: {error}") from None
+
+
+def override(settings: Settings, changes: Sequence[str]) -> Settings:
+    """Settings with `table.key=value` changes; the value is TOML, or else a text."""
+    tables: dict[str, dict[str, Any]] = {}
+    for change in changes:
+        name, equals, value = change.partition("=")
+        table, dot, key = name.strip().partition(".")
+        if not (equals and dot and key):
+            raise RegardError(f"--set {change}: write it as table.key=value, e.g. training.steps=9")
+        tables.setdefault(table, {})[key] = _value(value.strip())
+    return settings.changed(tables, "--set")
+
+
+def _value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text

@@ -1,0 +1,82 @@
+"""What to show of a model while it learns: a text continued, a translation, or gaps filled."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regard.data.batch import Batch
+from regard.data.buckets import Buckets
+from regard.data.masking import IGNORE
+from regard.data.pairs import EncodedPairs
+from regard.data.stream import Stream
+from regard.decoding.sampling import continued
+from regard.models.transformer import Transformer
+from regard.text.tokenizer import Tokenizer
+from regard.training.evaluation import at_rest, translations
+from regard.training.objectives import Masked
+from regard.training.setup import Plan
+
+Sample = Callable[[], Mapping[str, Any]]
+
+
+def sampler(plan: Plan, module: Transformer) -> Sample:
+    """What to show of a model now and then: a text, a translation, or gaps filled."""
+    tokenizer = plan.tokenizers[0]
+    if isinstance(plan.feed, Buckets):
+        return _translating(plan.feed.valid, module, tokenizer)
+    if isinstance(plan.objective, Masked):
+        return _filling(plan, module)
+    assert isinstance(plan.feed, Stream)
+    held_out = plan.feed.valid if len(plan.feed.valid) else plan.feed.train
+    prompt = held_out.read(1, 1 + min(16, plan.config.context // 4)).tolist()
+
+    def sample() -> dict[str, Any]:
+        with at_rest(module):
+            written = list(continued(module, prompt, 60, temperature=0.8, seed=0))
+        return {"prompt": tokenizer.decode(prompt), "text": tokenizer.decode(written)}
+
+    return sample
+
+
+def _translating(valid: EncodedPairs, module: Transformer, tokenizer: Tokenizer) -> Sample:
+    turn = 0
+
+    def sample() -> dict[str, Any]:
+        nonlocal turn
+        index = turn % len(valid)
+        turn += 1
+        one = EncodedPairs([valid.sources[index]], [valid.targets[index]], [valid.texts[index]])
+        written = translations(module, one, tokenizer)[0]
+        return {
+            "source": valid.texts[index].source,
+            "written": written,
+            "target": valid.texts[index].target,
+        }
+
+    return sample
+
+
+def _filling(plan: Plan, module: Transformer) -> Sample:
+    def sample() -> dict[str, Any]:
+        batch = next(iter(plan.feed.held_out(1)))
+        short = batch.each(lambda tensor: tensor[:, :48] if tensor.dim() == 2 else tensor)
+        short = replace(short.to(plan.device), lengths=None)
+        with at_rest(module):
+            logits = plan.objective.logits(module, short)
+        hidden, filled = _hidden_text(short, logits, plan.tokenizers[0])
+        return {"prompt": hidden, "text": filled}
+
+    return sample
+
+
+def _hidden_text(batch: Batch, logits: Tensor, tokenizer: Tokenizer) -> tuple[str, str]:
+    """The first row of a masked batch as text, and with what the model put in the gaps."""
+    asked = batch.targets[0] != IGNORE
+    filled = torch.where(asked, logits[0].argmax(-1), batch.tokens[0])
+    return (
+        "".join(tokenizer.pieces(batch.tokens[0].tolist())),
+        "".join(tokenizer.pieces(filled.tolist())),
+    )

@@ -1,0 +1,32 @@
+"""The learning rate over a run, as a factor of its peak: a pure function of the step."""
+
+import math
+
+from regard.training.settings import ScheduleSettings
+
+LONGEST_WARMUP = 500  # steps, when not said otherwise
+
+
+def warmup(settings: ScheduleSettings, steps: int) -> int:
+    """How many steps the learning rate rises."""
+    return min(steps // 20, LONGEST_WARMUP) if settings.warmup < 0 else settings.warmup
+
+
+def factor(settings: ScheduleSettings, step: int, steps: int) -> float:
+    """The share of the peak learning rate at `step` of 0 … steps - 1.
+
+    All rise linearly over the warm-up. `constant` then stays at 1 and falls linearly to the floor
+    over the last `decay` of the run; `cosine` falls to the floor over the rest of the run;
+    `inverse-sqrt` falls with one over the square root of the step, and knows no end.
+    """
+    rise = warmup(settings, steps)
+    if step < rise:
+        return (step + 1) / rise
+    if settings.kind == "inverse-sqrt":
+        return math.sqrt(max(rise, 1) / (step + 1))
+    if settings.kind == "cosine":
+        done = (step - rise) / max(steps - 1 - rise, 1)
+        return settings.floor + (1 - settings.floor) * 0.5 * (1 + math.cos(math.pi * min(done, 1)))
+    fall = round(settings.decay * steps)
+    left = min((steps - 1 - step) / fall, 1.0) if fall else 1.0
+    return settings.floor + (1 - settings.floor) * max(left, 0.0)

@@ -1,0 +1,236 @@
+"""Everything that decides a run, as frozen values; 0, "" and "auto" mean "what fits".
+
+The same names are the tables and keys of recipes and of `run.toml`, and what `--set` changes.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any, Literal, Self, get_args, get_origin, get_type_hints
+
+from regard.errors import Problems, nearest
+from regard.models.config import TransformerConfig
+from regard.models.presets import preset
+
+
+@dataclass(frozen=True)
+class DataSettings:
+    """What is read, and how it is divided."""
+
+    train: tuple[str, ...] = ()  # files, folders, globs, "-" for standard input, or a built-in name
+    valid: tuple[str, ...] = ()  # named held-out files; none: a part is held out by itself
+    pairs: bool = False  # the files are a source and a target, line by line
+    held_out: float = 0.1  # the share held out when no file is named (pairs: half of it)
+    isolate: bool = False  # documents in one row do not see one another
+    longest: int = 0  # pairs with a side of more tokens are left out; 0: the model's context
+    ratio: float = 0.0  # pairs with a side so many times the other are left out; 0: none
+    examples: int = 20_000  # how many a built-in task makes
+
+
+@dataclass(frozen=True)
+class TokenizerSettings:
+    """How text becomes tokens."""
+
+    kind: Literal["auto", "bpe", "byte", "char", "word"] = "auto"
+    vocabulary: int = 0  # 0: by the size of the data
+    shared: bool = True  # pairs: one vocabulary for both sides
+    dropout: float = 0.0  # BPE-dropout on training pairs
+    file: str = ""  # a tokenizer.json to use instead of learning one
+
+
+@dataclass(frozen=True)
+class ModelSettings:
+    """A named model and what is changed in it; vocabularies come from the tokenizer."""
+
+    preset: str = ""  # "": by the data and the machine
+    changes: Mapping[str, Any] = field(default_factory=dict)
+
+    def config(self, **more: Any) -> TransformerConfig:
+        return replace(preset(self.preset), **{**self.changes, **more})
+
+
+@dataclass(frozen=True)
+class OptimizerSettings:
+    kind: Literal["adamw", "muon"] = "adamw"
+    peak: float = 0.0  # AdamW's highest learning rate; 0: by the width of the model
+    beta1: float = 0.9
+    beta2: float = 0.95
+    epsilon: float = 1e-8
+    weight_decay: float = 0.1  # on matrices; never on biases, norms and embeddings
+    muon_peak: float = 0.02  # Muon's highest learning rate, for the matrices of the blocks
+    momentum: float = 0.95  # Muon's
+    clip: float = 1.0  # the gradient's largest norm; 0: any
+
+
+@dataclass(frozen=True)
+class ScheduleSettings:
+    kind: Literal["constant", "cosine", "inverse-sqrt"] = "constant"
+    warmup: int = -1  # steps; -1: a twentieth of the run, at most 500
+    decay: float = 0.4  # constant: the share of the run that decays at its end
+    floor: float = 0.05  # constant, cosine: the last learning rate as a share of the peak
+
+
+@dataclass(frozen=True)
+class TrainingSettings:
+    steps: int = 1000
+    tokens_per_step: int = 0  # 0: by the machine
+    context: int = 0  # tokens in a row of text; 0: the model's context, or less for little text
+    rows: int = 0  # computed at once; 0: as many as fit, the rest by accumulation
+    seed: int = 0
+    device: str = "auto"
+    precision: Literal["auto", "float32", "bf16", "bf16-weights"] = "auto"
+    compile: Literal["auto", "yes", "no"] = "auto"
+    recompute: bool = False  # activation checkpointing: blocks are computed again going back
+    label_smoothing: float = 0.0
+    masked: float = 0.15  # encoders: the share of tokens that is hidden
+    ema: float = 0.0  # decay of the running mean of weights; 0: none
+    average: int = 0  # the final weights are the mean of so many last checkpoints
+    validate_every: int = 0  # steps; 0: twenty times in the run
+    patience: int = 0  # validations without a new best before stopping early; 0: never
+    checkpoint_every: int = 0  # steps; 0: with each validation
+    keep: int = 1  # checkpoints that stay, the best not counted
+    sample_every: int = 0  # steps; 0: with each validation; -1: never
+    log_every: int = 0  # steps; 0: about two hundred times in the run
+    tensorboard: bool = False
+
+
+@dataclass(frozen=True)
+class Settings:
+    """A whole run."""
+
+    data: DataSettings = field(default_factory=DataSettings)
+    tokenizer: TokenizerSettings = field(default_factory=TokenizerSettings)
+    model: ModelSettings = field(default_factory=ModelSettings)
+    optimizer: OptimizerSettings = field(default_factory=OptimizerSettings)
+    schedule: ScheduleSettings = field(default_factory=ScheduleSettings)
+    training: TrainingSettings = field(default_factory=TrainingSettings)
+
+    def __post_init__(self) -> None:
+        problems = Problems("settings")
+        for problem in _out_of_range(self):
+            problems.add(problem)
+        problems.report()
+
+    def changed(self, tables: Mapping[str, Any], where: str) -> Self:
+        """The same with what some tables say; every key that is unknown or of a wrong type is
+        reported, with the nearest known one."""
+        problems = Problems(where)
+        sections: dict[str, Any] = {}
+        known = [f.name for f in fields(self)]
+        for name, table in tables.items():
+            if name not in known:
+                problems.add(f"there is no table [{name}]; {nearest(name, known)}")
+            elif not isinstance(table, Mapping):
+                problems.add(f"{name} must be a table, [{name}]")
+            elif name == "model":
+                sections[name] = _model(self.model, table, problems)
+            else:
+                sections[name] = _section(getattr(self, name), name, table, problems)
+        problems.report()
+        return replace(self, **sections)
+
+    def tables(self) -> dict[str, dict[str, Any]]:
+        """What `changed` reads: nested tables of plain values, the model's changes inline."""
+        tables = {f.name: asdict(getattr(self, f.name)) for f in fields(self) if f.name != "model"}
+        model = {"preset": self.model.preset, **self.model.changes}
+        return {"data": tables.pop("data"), "model": model, **tables}
+
+
+def _model(model: ModelSettings, table: Mapping[str, Any], problems: Problems) -> ModelSettings:
+    known = [f.name for f in fields(TransformerConfig)]
+    changes = dict(model.changes)
+    for key, value in table.items():
+        if key == "preset":
+            continue
+        if key not in known or key in ("vocabulary", "source_vocabulary"):
+            hint = nearest(key, ["preset", *known])
+            problems.add(f"[model] has no key {key!r}; {hint}")
+        else:
+            changes[key] = value
+    name = table.get("preset", model.preset)
+    if not isinstance(name, str):
+        problems.add(f"[model] preset must be a text, not {name!r}")
+        return model
+    return ModelSettings(name, changes)
+
+
+def _section(section: Any, name: str, table: Mapping[str, Any], problems: Problems) -> Any:
+    kinds = get_type_hints(type(section))
+    values = {}
+    for key, value in table.items():
+        if key not in kinds:
+            problems.add(f"[{name}] has no key {key!r}; {nearest(key, kinds)}")
+            continue
+        try:
+            values[key] = _fitting(value, kinds[key])
+        except ValueError as error:
+            problems.add(f"[{name}] {key} must be {error}, not {value!r}")
+    return replace(section, **values)
+
+
+def _fitting(value: Any, kind: Any) -> Any:
+    """A value of TOML as its field's type; a ValueError says what it must be."""
+    if get_origin(kind) is Literal:
+        if value not in get_args(kind):
+            raise ValueError(f"one of {', '.join(get_args(kind))}")
+        return value
+    if get_origin(kind) is tuple:
+        listed = [value] if isinstance(value, str) else value
+        if not isinstance(listed, list | tuple) or not all(isinstance(v, str) for v in listed):
+            raise ValueError("a list of texts")
+        return tuple(listed)
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        words = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
+        raise ValueError(words[kind])
+    return value
+
+
+# name: (least, most); shares exclude 1 where all of something would be nothing
+RANGES: dict[str, dict[str, tuple[float, float]]] = {
+    "data": {
+        "held_out": (0, 0.9),
+        "longest": (0, 1 << 20),
+        "ratio": (0, 1e6),
+        "examples": (100, 10**8),
+    },
+    "tokenizer": {"vocabulary": (0, 1 << 24), "dropout": (0, 0.99)},
+    "optimizer": {
+        "peak": (0, 100),
+        "beta1": (0, 0.99999),
+        "beta2": (0, 0.999999),
+        "epsilon": (1e-20, 1),
+        "weight_decay": (0, 100),
+        "muon_peak": (1e-12, 100),
+        "momentum": (0, 0.99999),
+        "clip": (0, 1e12),
+    },
+    "schedule": {"warmup": (-1, 1 << 40), "decay": (0, 1), "floor": (0, 1)},
+    "training": {
+        "steps": (1, 1 << 40),
+        "tokens_per_step": (0, 1 << 32),
+        "context": (0, 1 << 24),
+        "rows": (0, 1 << 24),
+        "seed": (0, (1 << 63) - 1),
+        "label_smoothing": (0, 0.99),
+        "masked": (0.01, 0.99),
+        "ema": (0, 0.9999999),
+        "average": (0, 1000),
+        "validate_every": (0, 1 << 40),
+        "patience": (0, 1 << 40),
+        "checkpoint_every": (0, 1 << 40),
+        "keep": (0, 1000),
+        "sample_every": (-1, 1 << 40),
+        "log_every": (0, 1 << 40),
+    },
+}
+
+
+def _out_of_range(settings: Settings) -> list[str]:
+    found = []
+    for name, ranges in RANGES.items():
+        for key, (least, most) in ranges.items():
+            value = getattr(getattr(settings, name), key)
+            if not least <= value <= most:  # NaN too
+                found.append(f"[{name}] {key} must be from {least:g} to {most:g}, not {value!r}")
+    return found

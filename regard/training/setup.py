@@ -1,0 +1,367 @@
+"""From settings to a job: data read, tokenizer learned, model built, every "auto" decided."""
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from regard.data import tasks
+from regard.data.batch import Batch, Feed
+from regard.data.buckets import Buckets
+from regard.data.pairs import EncodedPairs, encode_pairs, gather_pairs
+from regard.data.stream import MaskedStream, Stream
+from regard.data.texts import Texts, gather
+from regard.data.tokens import Tokens, cache_folder, prepare
+from regard.errors import RegardError
+from regard.models.config import TransformerConfig
+from regard.models.presets import preset
+from regard.models.transformer import build, usable
+from regard.text.dropout import Dropout
+from regard.text.learning import learn
+from regard.text.tokenizer import Kind, Tokenizer
+from regard.training.fitting import rows_that_fit
+from regard.training.objectives import Objective, loss, objective_for
+from regard.training.optimizers import peak_for
+from regard.training.precision import Precision, choose, computing
+from regard.training.runs import config_for
+from regard.training.schedules import warmup
+from regard.training.settings import Settings, TokenizerSettings
+from regard.training.stages import Stages
+
+LEARN_FROM = 100_000_000  # characters a tokenizer learns from at most, spread over the corpus
+PLACES = 8  # rows of text that should at least be there to learn from
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A run, ready to be started or described."""
+
+    settings: Settings  # resolved
+    config: TransformerConfig
+    objective: Objective
+    feed: Feed
+    tokenizers: Sequence[Tokenizer]  # the target's, and the source's where it is another
+    device: torch.device
+    precision: Precision
+    compiled: bool
+    data: Mapping[str, str]  # what was found, for people
+    warnings: Sequence[str]
+    valid_bytes: int
+    train_tokens: int
+    valid_tokens: int
+
+
+def plan(settings: Settings, stages: Stages | None = None) -> Plan:
+    """Read the data and decide everything that was left open."""
+    if not settings.data.train:
+        raise RegardError(
+            "there is nothing to train on; give files or folders, --pairs SOURCE TARGET, or one of "
+            f"{', '.join(BUILT_IN)}"
+        )
+    device = device_for(settings.training.device)
+    settings = _machine_defaults(settings, device)
+    made = (_pairs if _are_pairs(settings) else _text)(settings, stages or Stages())
+    return _decided(made, device)
+
+
+BUILT_IN = ("python", *tasks.TASKS)
+
+
+def _are_pairs(settings: Settings) -> bool:
+    data = settings.data
+    return data.pairs or (len(data.train) == 1 and data.train[0] in tasks.TASKS)
+
+
+def device_for(asked: str) -> torch.device:
+    """The device by name; "auto" is a GPU if there is one."""
+    if asked == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return usable(asked)
+
+
+def _machine_defaults(settings: Settings, device: torch.device) -> Settings:
+    """What the machine alone decides: sizes that train in minutes on it."""
+    gpu, pairs = device.type == "cuda", _are_pairs(settings)
+    model, training = settings.model, settings.training
+    named = bool(model.preset)
+    if not named:
+        small = "transformer-tiny" if pairs else "regard-4"
+        model = replace(model, preset=small if not gpu or pairs else "regard-8")
+    wanted = (16384 if pairs else 65536) if gpu else 4096
+    context = training.context
+    if not context:
+        context = int(model.changes.get("context", 0)) or preset(model.preset).context
+        if not named and not gpu and not pairs:
+            context = min(context, 256)
+    training = replace(
+        training, tokens_per_step=training.tokens_per_step or wanted, context=context
+    )
+    data = replace(settings.data, pairs=pairs)
+    return replace(settings, data=data, model=model, training=training)
+
+
+@dataclass(frozen=True)
+class _Made:
+    """What reading the data gave."""
+
+    settings: Settings
+    config: TransformerConfig
+    feed: Callable[[int], Feed]  # by the tokens of a step
+    tokenizers: Sequence[Tokenizer]
+    data: Mapping[str, str]
+    warnings: Sequence[str]
+    train_tokens: int
+    valid_tokens: int
+    valid_bytes: int = 0
+
+
+def _text(settings: Settings, stages: Stages) -> _Made:
+    data, training = settings.data, settings.training
+    with stages.stage("reading") as progress:
+        texts = gather(data.train, data.valid, data.held_out, progress)
+    size = texts.census.characters
+    wanted = settings.tokenizer
+    kind: Kind = "bpe" if wanted.kind == "auto" else wanted.kind
+    wanted = replace(wanted, kind=kind, vocabulary=wanted.vocabulary or vocabulary_for(kind, size))
+    tokenizer = _tokenizer(wanted, texts, stages)
+    with stages.stage("encoding", size) as progress:
+        parts = prepare(texts, tokenizer, progress)
+    context = min(training.context, _context_for(len(parts["train"])))
+    model = replace(settings.model, changes={**settings.model.changes, "context": context})
+    config = config_for(model, tokenizer, tokenizer)
+    settings = replace(
+        settings,
+        tokenizer=wanted,
+        model=model,
+        training=replace(training, context=context),
+    )
+    return _Made(
+        settings,
+        config,
+        lambda tokens: _stream(parts["train"], parts["valid"], config, settings, tokens),
+        [tokenizer],
+        _described(texts, parts["train"], parts["valid"], tokenizer),
+        [*texts.warnings, *_unknown(parts)],
+        len(parts["train"]),
+        len(parts["valid"]),
+        parts["valid"].stock.bytes,
+    )
+
+
+def _stream(
+    train: Tokens, valid: Tokens, config: TransformerConfig, settings: Settings, tokens: int
+) -> Feed:
+    training = settings.training
+    rows = max(1, tokens // training.context)
+    shape = train, valid, training.context, rows, training.seed, settings.data.isolate
+    if config.kind == "encoder":
+        return MaskedStream(*shape, vocabulary=config.vocabulary, share=training.masked)
+    return Stream(*shape)
+
+
+def _context_for(tokens: int) -> int:
+    """The longest row of which little text still has several."""
+    context = 16
+    while context * 2 * PLACES <= tokens:
+        context *= 2
+    return context
+
+
+def vocabulary_for(kind: Kind, characters: int) -> int:
+    """How many tokens a text of this size can teach: BPE's merges need examples."""
+    if kind != "bpe":
+        return 0
+    vocabulary = 512
+    while vocabulary < 32768 and vocabulary * 512 < characters:
+        vocabulary *= 2
+    return vocabulary
+
+
+def _described(texts: Texts, train: Tokens, valid: Tokens, tokenizer: Tokenizer) -> dict[str, str]:
+    files = len(texts.files)
+    return {
+        "text": f"{texts.bytes:,} bytes in {files:,} file{'s' if files != 1 else ''}",
+        "split": texts.rule(),
+        "tokenizer": f"{tokenizer.kind}, {len(tokenizer):,} tokens",
+        "train": f"{len(train):,} tokens in {train.stock.documents:,} documents",
+        "valid": f"{len(valid):,} tokens in {valid.stock.documents:,} documents",
+    }
+
+
+def _unknown(parts: Mapping[Any, Tokens]) -> list[str]:
+    return [
+        f"{tokens.stock.unknown:,} of {len(tokens):,} {part} tokens are unknown to the tokenizer"
+        for part, tokens in parts.items()
+        if tokens.stock.unknown
+    ]
+
+
+def _tokenizer(settings: TokenizerSettings, texts: Texts, stages: Stages) -> Tokenizer:
+    """The tokenizer named in a file, or one learned from the training part, kept for next time."""
+    if settings.file:
+        return Tokenizer.load(Path(settings.file))
+    name = f"1 {settings.kind} {settings.vocabulary} {texts.digest}"
+    key = hashlib.blake2b(name.encode(), digest_size=16).hexdigest()
+    kept = cache_folder() / f"tokenizer-{key}.json"
+    if kept.exists():
+        return Tokenizer.load(kept)
+    assert settings.kind != "auto"
+    size = min(texts.census.characters, LEARN_FROM)
+    with stages.stage(f"learning {settings.kind} tokens", size) as progress:
+        found = learn(
+            settings.kind, texts.texts("train", LEARN_FROM), settings.vocabulary, progress
+        )
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    found.save(kept)
+    return found
+
+
+def _pairs(settings: Settings, stages: Stages) -> _Made:
+    data, wanted = settings.data, settings.tokenizer
+    with stages.stage("reading"):
+        texts = gather_pairs(
+            data.train, data.valid, data.held_out / 2, data.examples, settings.training.seed
+        )
+    task = data.train[0] in tasks.TASKS
+    kind: Kind = ("char" if task else "bpe") if wanted.kind == "auto" else wanted.kind
+    size = texts.bytes
+    wanted = replace(wanted, kind=kind, vocabulary=wanted.vocabulary or vocabulary_for(kind, size))
+    with stages.stage(f"learning {kind} tokens", size) as progress:
+        if wanted.file:
+            target = source = Tokenizer.load(Path(wanted.file))
+        elif wanted.shared:
+            target = source = learn(kind, texts.texts(), wanted.vocabulary, progress)
+        else:
+            source = learn(kind, texts.texts(0), wanted.vocabulary, progress)
+            target = learn(kind, texts.texts(1), wanted.vocabulary, progress)
+    config = config_for(settings.model, target, source)
+    longest = data.longest or config.context - 1
+    if longest >= config.context:
+        raise RegardError(
+            f"pairs of up to {longest} tokens do not fit the model's context of {config.context}; "
+            "lower data.longest or raise model.context"
+        )
+    with stages.stage("encoding"):
+        train = encode_pairs(texts.train, source, target, longest, data.ratio)
+        valid = encode_pairs(texts.valid, source, target)
+    if not len(train):
+        raise RegardError("every pair was left out; raise data.longest or data.ratio")
+    dropout = None
+    if wanted.dropout:
+        dropout = Dropout(source, wanted.dropout), Dropout(target, wanted.dropout)
+    seed = settings.training.seed
+    lengths = train.lengths
+    return _Made(
+        replace(settings, tokenizer=wanted, data=replace(data, longest=longest)),
+        config,
+        lambda tokens: Buckets(train, valid, tokens, seed, dropout),
+        [target] if source is target else [target, source],
+        _described_pairs(train, valid, texts.rule, [target, source]),
+        [*texts.counts.sentences(), *train.counts.sentences(longest, data.ratio)],
+        int(sum(side.sum() for side in lengths)),
+        int(sum(side.sum() for side in valid.lengths)) if len(valid) else 0,
+    )
+
+
+def _described_pairs(
+    train: EncodedPairs, valid: EncodedPairs, rule: str, tokenizers: Sequence[Tokenizer]
+) -> dict[str, str]:
+    target, source = tokenizers
+    vocabulary = f"{target.kind}, {len(target):,} tokens for both sides"
+    if source is not target:
+        vocabulary = f"{target.kind}, {len(source):,} source and {len(target):,} target tokens"
+    return {
+        "pairs": f"{len(train):,} to train on, {len(valid):,} held out",
+        "split": rule,
+        "tokenizer": vocabulary,
+    }
+
+
+def _decided(made: _Made, device: torch.device) -> Plan:
+    """Decide what depends on model, data and machine together."""
+    settings, config = made.settings, made.config
+    training, optimizer = settings.training, settings.optimizer
+    objective = objective_for(config, settings.data.pairs)
+    precision = choose(training.precision, device)
+    feed = made.feed(training.tokens_per_step)
+    steps = training.steps
+    every = training.validate_every or max(1, steps // 20)
+    training = replace(
+        training,
+        device=str(device.type),
+        precision=precision,
+        compile="yes" if _compiled(settings, device) else "no",
+        validate_every=every,
+        checkpoint_every=training.checkpoint_every or every,
+        sample_every=training.sample_every or every,
+        log_every=training.log_every or max(1, steps // 200),
+        rows=training.rows or _rows(config, objective, feed, settings, device, precision),
+    )
+    optimizer = replace(optimizer, peak=optimizer.peak or peak_for(config.width))
+    schedule = replace(settings.schedule, warmup=warmup(settings.schedule, steps))
+    settings = replace(settings, training=training, optimizer=optimizer, schedule=schedule)
+    return Plan(
+        settings,
+        config,
+        objective,
+        feed,
+        made.tokenizers,
+        device,
+        precision,
+        training.compile == "yes",
+        made.data,
+        made.warnings,
+        made.valid_bytes,
+        made.train_tokens,
+        made.valid_tokens,
+    )
+
+
+def _compiled(settings: Settings, device: torch.device) -> bool:
+    """Compiling pays on a GPU, for rows of one shape, when the run is long enough."""
+    asked = settings.training.compile
+    if asked == "auto":
+        return device.type == "cuda" and not settings.data.pairs and settings.training.steps >= 2000
+    return asked == "yes"
+
+
+def _rows(
+    config: TransformerConfig,
+    objective: Objective,
+    feed: Feed,
+    settings: Settings,
+    device: torch.device,
+    precision: Precision,
+) -> int:
+    """How many rows to compute at once: all of a step's, or as many as fit the memory."""
+    module = build(config, device)
+    if precision == "bf16-weights":
+        module.to(torch.bfloat16)
+    batch = _widest(feed, settings)
+
+    def attempt(rows: int) -> None:
+        part = _repeated(batch, rows).to(device)
+        with computing(precision, device):
+            loss(objective.logits(module, part), part.targets).backward()
+        module.zero_grad(set_to_none=True)
+
+    rows = (
+        feed.step(0).rows
+        if isinstance(feed, Stream)
+        else max(feed.step(step).rows for step in range(20))
+    )
+    return rows_that_fit(attempt, rows, device)
+
+
+def _widest(feed: Feed, settings: Settings) -> Batch:
+    """One row as long as rows get."""
+    steps = range(1 if isinstance(feed, Stream) else 20)
+    batch = max((feed.step(step) for step in steps), key=lambda found: found.tokens.shape[1])
+    return batch.parts(1)[0] if batch.rows > 1 else batch
+
+
+def _repeated(batch: Batch, rows: int) -> Batch:
+    return batch.each(lambda tensor: tensor.expand(rows, *tensor.shape[1:]).contiguous())

@@ -1,0 +1,103 @@
+"""How close a run comes to what its machine can do.
+
+FLOPs of a training step: 6 for each weight in a matrix product and token, and 12 · layers · width ·
+keys for attention's own products (1 multiply-add = 2 FLOPs; backward counts twice forward; masked
+pairs are not counted: half of the keys in a causal layer). The peak is the datasheet's where the
+device is known, else the fastest matrix product measured here.
+"""
+
+import time
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from regard.models.config import TransformerConfig
+from regard.models.transformer import Transformer
+from regard.training.precision import Precision
+
+# Dense bf16 FLOP/s by the datasheets.
+DATASHEETS = {
+    "H200": 989e12,
+    "H100": 989e12,
+    "A100": 312e12,
+    "L40S": 362e12,
+    "A10": 125e12,
+    "L4": 121e12,
+    "4090": 165e12,
+    "3090": 71e12,
+}
+
+
+@dataclass(frozen=True)
+class Peak:
+    """The most FLOP/s to be had, and how that is known."""
+
+    rate: float
+    source: str
+
+    def words(self) -> str:
+        return f"{self.rate / 1e12:.3g} TFLOP/s {self.source}, 6N + 6Ldn per token"
+
+
+def peak(device: torch.device, precision: Precision) -> Peak:
+    """The device's peak for matrix products in this precision."""
+    kind = torch.float32 if precision == "float32" else torch.bfloat16
+    if device.type == "cuda" and kind == torch.bfloat16:
+        name = torch.cuda.get_device_name(device)
+        for known, rate in DATASHEETS.items():
+            if known in name:
+                return Peak(rate, "bf16 by the datasheet")
+    return Peak(_fastest_product(device, kind), f"{str(kind)[6:]} matrix product, measured here")
+
+
+def _fastest_product(device: torch.device, kind: torch.dtype) -> float:
+    size = 4096 if device.type == "cuda" else 768
+    a, b = (torch.randn(size, size, device=device, dtype=kind) for _ in range(2))
+    best, end = float("inf"), time.perf_counter() + 0.5
+    while time.perf_counter() < end:  # the best of many: others may use the machine meanwhile
+        begin = time.perf_counter()
+        product = a @ b
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        best = min(best, time.perf_counter() - begin)
+    del product
+    return 2 * size**3 / best
+
+
+@dataclass(frozen=True)
+class Work:
+    """FLOPs of one training step by what is read: per token, and per token and key."""
+
+    token: float
+    source: float
+    token_key: float
+    source_key: float
+
+    def step(self, tokens: int, width: int, sources: int = 0, source_width: int = 0) -> float:
+        """FLOPs of forward and backward over rows of `width` tokens (and `source_width`)."""
+        return tokens * (self.token + self.token_key * (width / 2 + source_width)) + sources * (
+            self.source + self.source_key * source_width
+        )
+
+
+def work(module: Transformer) -> Work:
+    """What a step over this module costs, from its weights."""
+    config: TransformerConfig = module.config
+    encoder, decoder = getattr(module, "encoder", None), getattr(module, "decoder", None)
+    attention = 12 * config.heads * config.head_width
+    output = 6 * config.vocabulary * config.width
+    if decoder is None:  # every token sees all keys, where `step` counts half of them
+        assert isinstance(encoder, nn.Module)
+        return Work(6 * _products(encoder) + output, 0, 2 * attention * config.layers, 0)
+    read = encoder if isinstance(encoder, nn.Module) else nn.Module()
+    return Work(
+        6 * _products(decoder) + output,
+        6 * _products(read),
+        attention * config.layers,
+        attention * config.encoder_layers,
+    )
+
+
+def _products(part: nn.Module) -> int:
+    return sum(m.weight.numel() for m in part.modules() if isinstance(m, nn.Linear))

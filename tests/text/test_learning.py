@@ -1,0 +1,116 @@
+"""What is learned: the frequent first, always the same, or a sentence why not."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+from learned_tokenizers import library, tokenizer
+
+from regard.errors import RegardError
+from regard.text.learning import learn
+from regard.text.sources import pieces
+from regard.text.specials import SPECIALS
+from regard.text.tokenizer import KINDS
+
+
+def learned(kind, texts, vocabulary=0) -> tuple[str, ...]:
+    return learn(kind, texts, vocabulary).vocabulary.tokens[len(SPECIALS) :]
+
+
+def test_the_most_frequent_come_first_and_equals_by_code_point():
+    assert learned("char", ["abb", "ccbé"]) == ("b", "c", "a", "é")
+    assert learned("char", ["abb", "ccbé"], 7) == ("b", "c")
+    assert learned("word", ["b a, b.", "a c"]) == ("a", "b", ",", ".", "c")
+    assert learned("word", ["b a, b.", "a c"], 6) == ("a",)
+
+
+def test_words_are_what_the_pattern_says():
+    words = learned("word", ["don't well-known <unk> <pad>\n x.. 'tis हिन्दी"])
+    found = {"don't", "well-known", "<", "pad", ">", "\n", "x", "..", "'tis", "हिन्दी"}
+    assert set(words) == found
+
+
+def test_an_unlimited_word_vocabulary_stops_at_fifty_thousand():
+    texts = (f"w{i} " for i in range(60_000))
+    assert len(learn("word", texts)) == 50_000
+
+
+def test_byte_pairs_merge_the_most_frequent_pair_first():
+    # "ab" five times; then "abc" three times.
+    tokens = learned("bpe", ["abc abc abc ab ab".replace(" ", "\n")], 263)
+    assert tokens[256:] == ("ab", "abc")
+
+
+def test_a_vocabulary_stops_where_nothing_is_repeated():
+    assert len(learn("bpe", ["abcdefg"], 500)) == 261
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_how_the_text_is_divided_makes_no_difference(kind, tmp_path):
+    path = tmp_path / "library.txt"
+    path.write_text(library()[:80_000], encoding="utf-8", newline="")
+    whole = learn(kind, [library()[:80_000]], 700)
+    parts = learn(kind, (piece.text for piece in pieces(path, 1000)), 700)
+    assert parts.vocabulary == whole.vocabulary
+
+
+def test_learning_is_the_same_on_any_number_of_threads():
+    code = (
+        "from learned_tokenizers import tokenizer; "
+        "print(tokenizer('bpe').fingerprint, tokenizer('bpe-letters').fingerprint)"
+    )
+    here = os.path.dirname(__file__)
+    for threads in ("1", "3"):
+        found = subprocess.run(
+            [sys.executable, "-c", code],
+            env=os.environ | {"RAYON_NUM_THREADS": threads, "PYTHONPATH": here},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert found.stdout.split() == [
+            tokenizer("bpe").fingerprint,
+            tokenizer("bpe-letters").fingerprint,
+        ]
+        assert found.stderr == ""  # and no progress bar
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_progress_counts_the_characters_read(kind):
+    told: list[int] = []
+    learn(kind, ["abc", "", "de\udcff"], 300, told.append)
+    assert told == [3, 3, 6]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_empty_text_is_refused(kind):
+    for texts in ([], ["", ""]):
+        with pytest.raises(RegardError, match="cannot be learned from an empty text"):
+            learn(kind, texts, 300)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_mistake_in_the_text_is_heard(kind, tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"text": "a"}\n{"txt": "a"}\n')
+    with pytest.raises(RegardError, match='line 2 has no "text"'):
+        learn(kind, (piece.text for piece in pieces(path)), 300)
+
+
+@pytest.mark.parametrize("vocabulary", [-1, 0, 260])
+def test_too_small_a_vocabulary_of_byte_pairs_is_refused(vocabulary):
+    with pytest.raises(RegardError, match=f"at least 261 .* not {vocabulary}"):
+        learn("bpe", ["abc"], vocabulary)
+
+
+@pytest.mark.parametrize("kind", ["char", "word"])
+def test_too_small_a_vocabulary_is_refused(kind):
+    for vocabulary in (-3, 5):
+        with pytest.raises(RegardError, match="more than the 5 specials"):
+            learn(kind, ["abc"], vocabulary)
+
+
+def test_a_kind_that_does_not_exist_is_refused_with_the_nearest():
+    with pytest.raises(RegardError, match=r"cannot be of kind 'chars'; did you mean 'char'\?"):
+        learn("chars", ["abc"])

@@ -1,0 +1,108 @@
+"""A log says what happened, in strict JSON, also after a kill."""
+
+import json
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from regard.errors import RegardError
+from regard.training.log import LOG, Log, Sink, Sinks, read
+
+STEP = {"event": "step", "step": 7, "time": 1.5, "loss": 2.25}
+
+
+def refuse(constant: str) -> None:
+    raise AssertionError(f"{constant} is not JSON")
+
+
+def test_the_log_has_one_strict_line_for_each_event(tmp_path):
+    log = Log(tmp_path / "new" / "run")
+    log.write({**STEP, "loss": math.nan, "gradient_norm": math.inf})
+    log.write(
+        {"event": "sample", "step": 7, "time": 2.0, "text": "two\nlines, a \u2028 and \udc80"}
+    )
+    lines = (tmp_path / "new" / "run" / LOG).read_bytes().splitlines()  # before it is closed
+    assert len(lines) == 2
+    first = json.loads(lines[0], parse_constant=refuse)
+    assert first == {**STEP, "loss": "nan", "gradient_norm": "inf"}
+    log.close()
+
+
+numbers = st.none() | st.booleans() | st.integers() | st.floats()
+
+
+@given(st.dictionaries(st.text(), numbers), st.sampled_from(["step", "validation", "end"]))
+def test_every_number_comes_back_as_it_was(tmp_path_factory, values, kind):
+    folder = tmp_path_factory.getbasetemp() / "numbers"
+    event = {**values, "event": kind, "step": 1}
+    log = Log(folder)
+    log.write(event)
+    log.close()
+    back = read(folder)[-1]
+    assert repr(back) == repr(event)  # NaN is not equal to itself, but reads alike
+
+
+def test_a_model_that_writes_nan_has_written_a_word(tmp_path):
+    log = Log(tmp_path)
+    for text in ("nan", "inf", "-inf", "[red]\x1b\ud800"):
+        log.write({"event": "sample", "step": 1, "time": 0.0, "text": text})
+    log.close()
+    assert [event["text"] for event in read(tmp_path)] == ["nan", "inf", "-inf", "[red]\x1b\ud800"]
+
+
+def test_a_torn_last_line_is_passed_over_and_a_resumed_run_goes_on_after_it(tmp_path):
+    log = Log(tmp_path)
+    log.write(STEP)
+    log.write({**STEP, "step": 8})
+    log.close()
+    path = tmp_path / LOG
+    whole = path.read_bytes()
+    for cut in range(1, len(whole) // 2):
+        path.write_bytes(whole[:-cut])
+        survivors = [7, 8] if cut == 1 else [7]  # only the newline is missing
+        assert [event["step"] for event in read(path)] == survivors
+        log = Log(tmp_path)
+        log.write({**STEP, "step": 9})
+        log.close()
+        assert [event["step"] for event in read(path)] == [*survivors, 9]
+
+
+@pytest.mark.parametrize("broken", [b"{torn", b"[1]", b"", b"\xff", b'"step"'])
+def test_a_broken_line_elsewhere_is_named_by_file_and_number(tmp_path, broken):
+    good = json.dumps(STEP).encode()
+    (tmp_path / LOG).write_bytes(good + b"\n" + broken + b"\n" + good + b"\n")
+    with pytest.raises(RegardError, match=r"log\.jsonl, line 2: not an event"):
+        read(tmp_path)
+
+
+def test_a_missing_log_and_an_unwritable_folder_are_one_sentence(tmp_path):
+    with pytest.raises(RegardError, match=r"cannot read the log .*log\.jsonl: No such file"):
+        read(tmp_path / LOG)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RegardError, match=r"cannot write the log .*file"):
+        Log(tmp_path / "file")
+
+
+class Remembering(Sink):
+    def __init__(self, closes: bool = True):
+        self.events, self.closed, self.closes = [], False, closes
+
+    def write(self, event):
+        self.events.append(event)
+
+    def close(self):
+        self.closed = True
+        if not self.closes:
+            raise OSError("disk full")
+
+
+def test_several_sinks_all_hear_and_all_close_even_when_one_fails():
+    parts = [Remembering(), Remembering(closes=False), Remembering()]
+    sinks = Sinks(parts)
+    sinks.write(STEP)
+    assert [part.events for part in parts] == [[STEP]] * 3
+    with pytest.raises(OSError, match="disk full"):
+        sinks.close()
+    assert all(part.closed for part in parts)
