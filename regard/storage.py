@@ -16,7 +16,6 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from regard.errors import Problems, RegardError
@@ -144,10 +143,45 @@ def _whole(tensor: Tensor) -> Tensor:
 
 def _write_file(tensors: dict[str, Tensor], path: Path) -> None:
     with replacing(path) as partial:
-        try:
-            save_file(tensors, partial, metadata={"format": "pt"})
-        except SafetensorError as error:
-            raise OSError(str(error)) from None
+        write_safetensors(tensors, partial)
+
+
+# The names of torch's types in the format.
+STORED = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+
+
+def write_safetensors(tensors: Mapping[str, Tensor], path: Path) -> None:
+    """Write contiguous tensors in main memory as one safetensors file.
+
+    The library's own writer holds Python's lock while it copies and writes; a checkpoint written in
+    a thread then stops the training it was to stay out of the way of. Plain writes do not.
+    """
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    place = 0
+    for name, tensor in tensors.items():
+        header[name] = {
+            "dtype": STORED[tensor.dtype],
+            "shape": list(tensor.shape),
+            "data_offsets": [place, place + tensor.nbytes],
+        }
+        place += tensor.nbytes
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)  # the numbers start at a multiple of 8 bytes
+    with path.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for tensor in tensors.values():
+            file.write(tensor.reshape(-1).view(torch.uint8).numpy().data)
 
 
 @contextmanager

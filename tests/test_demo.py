@@ -1,38 +1,61 @@
-"""The demo's task is what it says, and its model really learns it."""
+"""The demo does the main job end to end: here with a small text and a few steps."""
 
-import io
+import sys
 
-import torch
-from rich.console import Console
+import pytest
 
-import regard
 from regard import demo
 
 
-def test_each_target_is_its_word_backwards_between_markers():
-    words, lengths, backwards = demo.batch(50, torch.Generator().manual_seed(0))
-    assert set(lengths.tolist()) <= set(range(3, demo.LONGEST + 1))
-    for word, length, gold in zip(
-        words.tolist(), lengths.tolist(), backwards.tolist(), strict=True
-    ):
-        expected = [demo.START, *reversed(word[:length]), demo.STOP]
-        assert gold == expected + [demo.PAD] * (demo.LONGEST + 2 - len(expected))
+@pytest.fixture
+def small(tmp_path, monkeypatch):
+    monkeypatch.setenv("REGARD_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("COLUMNS", "100")
+    text = tmp_path / "small.py"
+    text.write_text("import os\n\nfor i in range(10):\n    raise ValueError(i)\n" * 300)
+    return (
+        f"data.train=['{text}']",
+        "data.held_out=0.1",
+        "tokenizer.vocabulary=300",
+        "model.layers=1",
+        "model.width=32",
+        "model.heads=2",
+        "model.hidden=64",
+        "training.steps=60",
+        "training.tokens_per_step=1024",
+    )
 
 
-def test_exact_counts_rows_that_are_right_to_the_stop_marker():
-    gold = torch.tensor([[demo.START, 1, demo.STOP, demo.PAD], [demo.START, 1, 2, demo.STOP]])
-    written = torch.tensor([[demo.START, 1, demo.STOP, 9], [demo.START, 1, 2, 2]])
-    assert demo.exact(written, gold) == 0.5
+def test_it_trains_completes_every_prompt_and_says_what_next(tmp_path, small, capsys):
+    demo.main(small, tmp_path / "run")
+    shown = capsys.readouterr().out
+    order = [
+        shown.index("learns Python"),
+        shown.index("finished at step 60"),
+        shown.index("bits/byte", shown.index("finished")),
+        *(shown.index(prompt, shown.index("What it writes")) for prompt in demo.PROMPTS),
+        shown.index("train notes.txt"),
+        shown.index("train --pairs"),
+    ]
+    assert order == sorted(order)
+    assert "    for i in range(10):" in shown  # it has learned the only line that begins like this
+    assert (tmp_path / "run" / "model.safetensors").exists()
 
 
-def test_the_model_learns_to_reverse_short_words_within_seconds(monkeypatch):
-    # Words of at most four letters need few steps; an untrained model gets none right.
-    monkeypatch.setattr(demo, "LONGEST", 4)
-    monkeypatch.setattr(demo, "STEPS", 250)
-    model = regard.build(demo.CONFIG)
-    words, lengths, gold = demo.batch(200, torch.Generator().manual_seed(2))
-    before = demo.exact(demo.reverse(model.eval(), words, lengths), gold)
-    demo.train(model.train(), Console(file=io.StringIO()))
-    after = demo.exact(demo.reverse(model.eval(), words, lengths), gold)
-    assert before < 0.05
-    assert after > 0.95
+def test_a_second_demo_takes_the_place_of_the_first(tmp_path, small, capsys):
+    for _ in range(2):
+        demo.main((*small, "training.steps=2"), tmp_path / "run")
+    assert capsys.readouterr().out.count("finished at step 2") == 2
+
+
+def test_a_mistake_is_one_sentence_and_exit_code_2(tmp_path, capsys):
+    with pytest.raises(SystemExit) as exit_:
+        demo.main(("training.stepz=1",), tmp_path / "run")
+    assert exit_.value.code == 2
+    assert "did you mean 'steps'" in capsys.readouterr().err
+
+
+def test_the_commands_it_names_begin_with_the_programme_of_this_environment(tmp_path):
+    for command, _ in demo.next_steps(tmp_path):
+        assert command.split()[0].endswith("regard")
+    assert sys.executable

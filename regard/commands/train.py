@@ -1,5 +1,6 @@
 """`regard train`: from data to a run."""
 
+import shlex
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,13 +13,13 @@ from rich.table import Table
 from rich.text import Text
 
 from regard.commands.evaluate import show
-from regard.data import tasks
+from regard.data.buckets import Buckets
 from regard.data.tokens import cache_folder
 from regard.errors import RegardError
-from regard.models.transformer import build
+from regard.models.transformer import Transformer, build
 from regard.text.sources import spool
 from regard.training import recipes, runs
-from regard.training.evaluation import compare, rules, translations
+from regard.training.evaluation import Scores, compare, rules, translations
 from regard.training.log import Log, Sink, Sinks
 from regard.training.loop import Job, Loop, Outcome
 from regard.training.samples import sampler
@@ -156,12 +157,12 @@ def describe(made: Plan, folder: Path, console: Console, full: bool) -> None:
                 console.print(Text(f"  {key} = {value!r}"))
 
 
-def train(made: Plan, folder: Path, console: Console, sinks: tuple[Sink, ...] = ()) -> Outcome:
-    """Carry out a plan: write the run's folder, train, evaluate, and say what next."""
+def train(made: Plan, folder: Path, console: Console, hints: bool = True) -> Outcome:
+    """Carry out a plan: write the run's folder, train, evaluate, and say what next (`hints`)."""
     torch.manual_seed(made.settings.training.seed)
     module = build(made.config, made.device)
     runs.write_run(folder, made.settings, made.config, list(made.tokenizers))
-    listening: list[Sink] = [Log(folder), view(console, made.settings.training.log_every), *sinks]
+    listening: list[Sink] = [Log(folder), view(console, made.settings.training.log_every)]
     if made.settings.training.tensorboard:
         listening.append(TensorBoard(folder / "tensorboard"))
     sink = Sinks(listening)
@@ -189,7 +190,9 @@ def train(made: Plan, folder: Path, console: Console, sinks: tuple[Sink, ...] = 
     finally:
         sink.close()
     if outcome.scores is not None:
-        _finish(made, module, outcome, folder, console)
+        _show_scores(made, module, outcome.scores, console)
+        if hints:
+            _show_next(made, folder, console)
     return outcome
 
 
@@ -216,21 +219,21 @@ def _start(job: Job, made: Plan, folder: Path) -> dict[str, Any]:
     }
 
 
-def _finish(made: Plan, module: Any, outcome: Outcome, folder: Path, console: Console) -> None:
-    """The final figures over the held-out part, and what to do next."""
-    scores = outcome.scores
-    assert scores is not None
-    pairs = getattr(made.feed, "valid", None) if made.settings.data.pairs else None
-    if pairs is not None and len(pairs):
+def _show_scores(made: Plan, module: Transformer, scores: Scores, console: Console) -> None:
+    """The final figures over the held-out part."""
+    if isinstance(made.feed, Buckets) and len(made.feed.valid):
+        pairs = made.feed.valid
         written = translations(module, pairs, made.tokenizers[0], precision=made.precision)
         scores = compare(scores, written, [pair.target for pair in pairs.texts], tokenised=False)
     if scores.tokens:
         context = made.settings.training.context
         show(replace(scores, rules=rules(made.objective, context)), "held out", console)
-    prompt = "once" if made.objective.name == "causal" else "some text"
-    if made.settings.data.pairs and made.settings.data.train[0] in tasks.TASKS:
-        prompt = pairs.texts[0].source if pairs is not None and len(pairs) else prompt
-    if made.objective.name == "masked":
-        prompt = "some <mask> text"
-    console.print(Text(f'\nnext: regard generate {folder} "{prompt}"', "dim"))
+
+
+def _show_next(made: Plan, folder: Path, console: Console) -> None:
+    prompts = {"causal": "Once", "masked": "Once <mask> a time"}
+    prompt = prompts.get(made.objective.name, "a text")
+    if isinstance(made.feed, Buckets) and len(made.feed.valid):
+        prompt = made.feed.valid.texts[0].source
+    console.print(Text(f"\nnext: regard generate {folder} {shlex.quote(prompt)}", "dim"))
     console.print(Text(f"      regard plot {folder}", "dim"))

@@ -1,6 +1,6 @@
 """What one step of training reads: tokens, and what should have been written."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
 from typing import Any, Protocol, Self
 
@@ -42,9 +42,13 @@ class Batch:
         """The same in memory that a GPU can copy from by itself."""
         return self.each(lambda tensor: tensor.pin_memory())
 
-    def each(self, change: Any) -> Self:
-        values = {f.name: getattr(self, f.name) for f in fields(self)}
-        changed = {name: change(v) for name, v in values.items() if isinstance(v, Tensor)}
+    def each(self, change: Callable[[Tensor], Tensor]) -> Self:
+        """The same with every tensor changed alike."""
+        changed: dict[str, Any] = {
+            one.name: change(value)
+            for one in fields(self)
+            if isinstance(value := getattr(self, one.name), Tensor)
+        }
         return replace(self, **changed)
 
     def parts(self, rows: int) -> list[Self]:
@@ -71,7 +75,7 @@ class Batch:
             valid=int((targets != IGNORE).sum()),
             real_tokens=real,
             lengths=None if self.lengths is None else self.lengths[rows],
-            documents=None if self.documents is None else self.documents[rows],
+            documents=None if self.documents is None else self.documents[rows, :width],
             source=None if self.source is None else self.source[rows, :source_width],
             source_lengths=None if self.source_lengths is None else self.source_lengths[rows],
         )

@@ -1,9 +1,13 @@
-"""Batches of pairs of about the same length, so that little is padding.
+"""Batches of pairs of about the same lengths, so that little is padding.
 
-In each epoch the pairs are put in an order drawn from (seed, epoch), sorted by length with ties and
-near-ties left as drawn, cut into batches of at most so many tokens, and the batches shuffled.
+In each epoch the pairs are put in an order drawn from (seed, epoch) and sorted by target length,
+ties left as drawn. This is cut into strips from a random place on, each strip sorted by source
+length, all of it cut into batches of at most so many tokens, and the batches shuffled. So both
+lengths are alike in a batch, and yet most of a pair's companions are others in the next epoch.
 """
 
+import threading
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -17,18 +21,28 @@ from regard.errors import RegardError
 from regard.text.dropout import Dropout
 from regard.text.specials import EOS, PAD
 
+# How many times more strips than batches in a strip. Padding of Multi30k in batches of 8,192
+# tokens, mean of 20 epochs: 8.5 % with 1, 8.3 % with 2, 8.6 % with 3. Sorted by target, then by
+# source, without strips: 11.3 %.
+STRIPS = 2
+KEPT = 3  # plans of epochs: steps may be asked for by several threads, at about the same place
+
 
 @dataclass(frozen=True)
 class Buckets:
-    """Pairs in batches of up to `tokens` tokens on the longer side, padding included."""
+    """Pairs in batches of up to `tokens` tokens on the longer side, padding included.
+
+    They are counted without BPE-dropout, which makes rows longer, but none than the longest pair.
+    """
 
     train: EncodedPairs
     valid: EncodedPairs
     tokens: int
     seed: int = 0
     dropout: tuple[Dropout, Dropout] | None = None  # BPE-dropout of the two sides
-    _plans: dict[int, list[np.ndarray]] = field(default_factory=dict, repr=False)
-    _counts: list[int] = field(default_factory=list, repr=False)  # batches of each epoch so far
+    _plans: dict[int, list[np.ndarray]] = field(default_factory=dict, init=False, repr=False)
+    _ends: list[int] = field(default_factory=lambda: [0], init=False, repr=False)  # of epochs
+    _lock: threading.RLock = field(default_factory=threading.RLock, init=False, repr=False)
 
     def step(self, step: int) -> Batch:
         epoch, index = self._place(step)
@@ -47,33 +61,33 @@ class Buckets:
 
     def _place(self, step: int) -> tuple[int, int]:
         """The epoch that a step falls in, and its number there."""
-        epoch = 0
-        while True:
-            if epoch == len(self._counts):
-                self._counts.append(len(self._plan(epoch)))
-            if step < self._counts[epoch]:
-                return epoch, step
-            step -= self._counts[epoch]
-            epoch += 1
+        with self._lock:
+            while self._ends[-1] <= step:
+                self._ends.append(self._ends[-1] + len(self._plan(len(self._ends) - 1)))
+            epoch = bisect_right(self._ends, step) - 1
+            return epoch, step - self._ends[epoch]
 
     def _plan(self, epoch: int) -> list[np.ndarray]:
-        if epoch not in self._plans:
-            for old in [known for known in self._plans if known < epoch - 1]:
-                del self._plans[old]
-            self._plans[epoch] = plan(*self.train.lengths, self.tokens, self.seed, epoch)
-        return self._plans[epoch]
+        with self._lock:
+            if epoch not in self._plans:
+                if len(self._plans) == KEPT:
+                    del self._plans[next(iter(self._plans))]  # the oldest
+                self._plans[epoch] = plan(*self.train.lengths, self.tokens, self.seed, epoch)
+            return self._plans[epoch]
 
     def _dropped(self, chosen: np.ndarray, epoch: int) -> EncodedPairs:
         """The chosen pairs with their words broken up anew."""
         assert self.dropout is not None
+        longest = max(int(side.max()) for side in self.train.lengths)  # what the model has room for
         sources, targets = [], []
         for index in chosen.tolist():
             rng = generator(self.seed, 5, epoch, index)
-            pair = self.train.texts[index]
-            source = self.dropout[0].encode(pair.source, rng).astype(np.int64)
-            target = self.dropout[1].encode(pair.target, rng).astype(np.int64)
-            sources.append(np.append(source, EOS))
-            targets.append(np.concatenate((self.train.targets[index][:1], target, [EOS])))
+            pair, start = self.train.texts[index], self.train.targets[index][:1]
+            source = np.append(self.dropout[0].encode(pair.source, rng), EOS)
+            target = np.append(self.dropout[1].encode(pair.target, rng), EOS)
+            fits = max(len(source), len(target)) <= longest
+            sources.append(source if fits else self.train.sources[index])
+            targets.append(np.append(start, target) if fits else self.train.targets[index])
         return EncodedPairs(sources, targets, [self.train.texts[i] for i in chosen.tolist()])
 
 
@@ -81,28 +95,36 @@ def plan(
     source: np.ndarray, target: np.ndarray, tokens: int, seed: int, epoch: int
 ) -> list[np.ndarray]:
     """The batches of one epoch: arrays of pair numbers; sizes are given as (pairs,) lengths."""
-    rng = generator(seed, 4, epoch)
     longer = np.maximum(source, target)
+    if not len(longer):
+        raise RegardError("there are no pairs to train on")
     if longer.max() > tokens:
         raise RegardError(
             f"a pair of {longer.max()} tokens does not fit {tokens} tokens a step; raise "
             "tokens_per_step or lower longest"
         )
-    # Sorted by target, then source; a little noise mixes neighbours that would always meet.
+    rng = generator(seed, 4, epoch)
     drawn = rng.permutation(len(target))
-    noise = rng.random((2, len(target)))
-    keys = source[drawn] + 2 * noise[0], target[drawn] + noise[1]
-    order = drawn[np.lexsort((keys[0], keys[1].astype(np.int64)))]
-    batches = []
-    first = width = 0
-    for place, index in enumerate(order):
-        grown = max(width, int(longer[index]))
-        if grown * (place + 1 - first) > tokens and place > first:
-            batches.append(order[first:place])
-            first, grown = place, int(longer[index])
-        width = grown
-    batches.append(order[first:])
+    by_target = drawn[np.argsort(target[drawn], kind="stable")]  # ties stay as drawn
+    used = np.cumsum(longer[by_target])
+    strips = max(1.0, np.sqrt(STRIPS * used[-1] / tokens))
+    strip = (used / used[-1] * strips + 2 * rng.random()).astype(np.int64)
+    # Up the sources in one strip, down in the next, so that a batch may reach over the border.
+    turns = np.where(strip % 2, -1, 1) * source[by_target]
+    order = by_target[np.lexsort((turns, strip))]
+    batches = list(_cut(order, longer[order], tokens))
     return [batches[i] for i in rng.permutation(len(batches))]
+
+
+def _cut(order: np.ndarray, longer: np.ndarray, tokens: int) -> Iterator[np.ndarray]:
+    """The pairs in `order` as batches, each as many as fit; longer (pairs,) is in that order."""
+    first = 0
+    while first < len(order):
+        widths = np.maximum.accumulate(longer[first : first + tokens // longer[first]])
+        rows = np.arange(1, len(widths) + 1)
+        fitting = int(np.count_nonzero(widths * rows <= tokens))  # a product that only grows
+        yield order[first : first + fitting]
+        first += fitting
 
 
 def _batch(pairs: EncodedPairs, chosen: np.ndarray) -> Batch:

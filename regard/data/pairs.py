@@ -2,8 +2,9 @@
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import zip_longest
 from pathlib import Path
 from typing import NamedTuple
@@ -11,14 +12,14 @@ from typing import NamedTuple
 import numpy as np
 
 from regard.data import tasks
-from regard.data.texts import Part
+from regard.data.texts import Part, chosen
 from regard.errors import Problems, RegardError
-from regard.text.sources import broken, lines
+from regard.text.damage import broken, mended
+from regard.text.sources import find, lines
 from regard.text.specials import BOS, EOS
 from regard.text.tokenizer import Tokenizer
 
 MOST_HELD_OUT = 2000  # pairs: enough to tell half a BLEU point
-LEAST_PAIRS = 2
 
 
 class Pair(NamedTuple):
@@ -84,26 +85,37 @@ def gather_pairs(
             counts,
             "held out: other examples, told apart by their source",
         )
-    pairs = list(clean(read_pairs(train), counts))
-    if len(pairs) < LEAST_PAIRS:
-        raise RegardError(f"{_named(train)}: no pairs to train on ({counts.read} read)")
+    pairs = _usable(train, counts)
     if valid:
-        return PairTexts(
-            pairs, list(clean(read_pairs(valid), Counts())), counts, "held out: named files"
-        )
+        held = _usable(valid, counts)
+        known = set(pairs)
+        shared = sum(pair in known for pair in held)
+        also = f", {shared:,} of their {len(held):,} pairs are also trained on" if shared else ""
+        return PairTexts(pairs, held, counts, f"held out: named files{also}")
+    if not held_out:
+        return PairTexts(pairs, [], counts, "nothing held out")
     # By content, so that a pair that stands twice is never in both parts.
     marks = np.array([_mark(pair) for pair in pairs], dtype=np.uint64)
+    if (marks == marks[0]).all():
+        raise RegardError(
+            f"{_named(train)}: there is only one pair, or one over and over, so that none can be "
+            "held out; give more, or files to hold out"
+        )
     share = min(held_out, MOST_HELD_OUT / len(pairs))
-    bound = np.sort(marks)[max(int(len(pairs) * share), 1) - 1] if share else 0
-    held = marks <= bound if share else np.zeros(len(pairs), dtype=bool)
-    if held.all():
-        raise RegardError(f"{_named(train)}: all pairs are the same; nothing can be held out")
+    out = chosen(np.ones_like(marks, dtype=np.int64), marks, share).tolist()
     return PairTexts(
-        [pair for pair, out in zip(pairs, held, strict=True) if not out],
-        [pair for pair, out in zip(pairs, held, strict=True) if out],
+        [pair for pair, held in zip(pairs, out, strict=True) if not held],
+        [pair for pair, held in zip(pairs, out, strict=True) if held],
         counts,
-        f"held out: {share:.3g} of the pairs, chosen by content",
+        f"held out: {sum(out) / len(pairs):.3g} of the pairs, chosen by content",
     )
+
+
+def _usable(given: Sequence[str | Path], counts: Counts) -> list[Pair]:
+    pairs = list(clean(read_pairs(given), counts))
+    if not pairs:
+        raise RegardError(f"{_named(given)}: there are no pairs in it with text on both sides")
+    return pairs
 
 
 def task_pairs(name: str, count: int, seed: int, part: tasks.Part) -> list[Pair]:
@@ -112,7 +124,7 @@ def task_pairs(name: str, count: int, seed: int, part: tasks.Part) -> list[Pair]
 
 
 def _mark(pair: Pair) -> int:
-    raw = "\0".join(pair).encode("utf-8", "surrogateescape")
+    raw = "\0".join(pair).encode()
     return int.from_bytes(hashlib.blake2b(raw, digest_size=8).digest(), "big")
 
 
@@ -121,23 +133,27 @@ def _named(given: Iterable[str | Path]) -> str:
 
 
 def read_pairs(given: Sequence[str | Path]) -> Iterator[Pair]:
-    """The pairs of two aligned files, or of one .tsv or .jsonl file (.gz too)."""
-    paths = [Path(path) for path in given]
+    """The pairs of two aligned files, or of one .tsv or .jsonl file (.gz too).
+
+    What is wrong with the files as a whole is told at once, with their lines when all are read.
+    """
+    paths = [Path(path).expanduser() for path in given]
     problems = Problems("pairs")
     for path in paths:
-        problems.require(path.is_file(), f"{path} is not a file")
+        what = "is a folder" if path.is_dir() else "is no file" if path.exists() else "is not there"
+        problems.require(path.is_file(), f"{path} {what}; give the files themselves")
     problems.report()
     if len(paths) == 2:
+        find(paths)  # tells what is no text
         return _aligned(*paths)
     if len(paths) == 1:
-        suffixes = [suffix for suffix in paths[0].suffixes if suffix != ".gz"]
-        if suffixes[-1:] == [".tsv"]:
-            return _tsv(paths[0])
-        if suffixes[-1:] in ([".jsonl"], [".ndjson"]):
-            return _jsonl(paths[0])
+        name = paths[0].name.lower().removesuffix(".gz")
+        if name.endswith((".tsv", ".jsonl", ".ndjson")):
+            find(paths)
+            return _one_a_line(paths[0], _columns if name.endswith(".tsv") else _object)
     raise RegardError(
-        f"{_named(given)}: pairs are two aligned files, one .tsv or .jsonl file, or one of "
-        f"{', '.join(tasks.TASKS)}"
+        f"{_named(given) or 'nothing'} was given, but pairs are two aligned files, one .tsv or "
+        f".jsonl file, or one of {', '.join(tasks.TASKS)}"
     )
 
 
@@ -155,30 +171,34 @@ def _aligned(source: Path, target: Path) -> Iterator[Pair]:
         )
 
 
-def _tsv(path: Path) -> Iterator[Pair]:
+def _one_a_line(path: Path, read: Callable[[str], Pair | str]) -> Iterator[Pair]:
+    """The pairs of a file's lines; `read` gives a pair, or says what is wrong."""
+    problems = Problems(str(path))
     for number, line in enumerate(lines(path), 1):
-        fields = line.split("\t")
-        if len(fields) != 2:
-            raise RegardError(
-                f"{path}, line {number}: {len(fields)} columns; a pair is source, tab, target"
-            )
-        yield Pair(*fields)
+        found = read(line) if line.strip() else Pair("", "")
+        if isinstance(found, Pair):
+            yield found
+        else:
+            problems.add(f"line {number}: {found}")
+    problems.report()
 
 
-def _jsonl(path: Path) -> Iterator[Pair]:
-    for number, line in enumerate(lines(path), 1):
-        if not line.strip():
-            continue
-        try:
-            found = json.loads(line)
-            pair = Pair(found["source"], found["target"])
-        except (ValueError, KeyError, TypeError, RecursionError):
-            pair = None
-        if pair is None or not all(isinstance(text, str) for text in pair):
-            raise RegardError(
-                f"{path}, line {number}: a pair is an object with the texts `source` and `target`"
-            )
-        yield pair
+def _columns(line: str) -> Pair | str:
+    fields = line.split("\t")
+    if len(fields) != 2:
+        return f"{len(fields)} column{'s' * (len(fields) > 1)}; a pair is source, tab, target"
+    return Pair(*fields)
+
+
+def _object(line: str) -> Pair | str:
+    try:
+        found = json.loads(line)
+        pair = Pair(found["source"], found["target"])
+    except (ValueError, KeyError, TypeError, RecursionError):
+        pair = None
+    if pair is None or not all(isinstance(text, str) for text in pair):
+        return "a pair is an object with the texts `source` and `target`"
+    return pair
 
 
 def clean(pairs: Iterable[Pair], counts: Counts) -> Iterator[Pair]:
@@ -187,17 +207,13 @@ def clean(pairs: Iterable[Pair], counts: Counts) -> Iterator[Pair]:
         counts.read += 1
         if any(broken(text) for text in pair):
             counts.broken += 1
-            pair = Pair(*(_readable(text) for text in pair))
+            pair = Pair(*(mended(text) for text in pair))
         pair = Pair(*(text.strip() for text in pair))
         if not all(pair):
             counts.empty += 1
             continue
         counts.kept += 1
         yield pair
-
-
-def _readable(text: str) -> str:
-    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 @dataclass(frozen=True)
@@ -213,7 +229,7 @@ class EncodedPairs:
     def __len__(self) -> int:
         return len(self.texts)
 
-    @property
+    @cached_property
     def lengths(self) -> tuple[np.ndarray, np.ndarray]:
         """Tokens read and tokens to write of each pair; each (pairs,)."""
         source = np.array([len(ids) for ids in self.sources], dtype=np.int64)

@@ -48,10 +48,9 @@ class Stream:
         return self._batch(self.train, starts, numbers)
 
     def _shift(self, epoch: int) -> int:
-        """Where the first row of an epoch is cut."""
+        """Where the first row of an epoch is cut: anywhere that leaves room for the others."""
         room = len(self.train) - 1 - self.rows_per_epoch * self.context
-        most = min(self.context, room + 1)
-        return int(generator(self.seed, 1, epoch).integers(most)) if most > 1 else 0
+        return int(generator(self.seed, 1, epoch).integers(room + 1)) if room > 0 else 0
 
     def held_out(self, rows: int) -> Iterator[Batch]:
         starts = np.arange(0, max(len(self.valid) - 1, 0), self.context)

@@ -47,25 +47,32 @@ class Stock:
     shard: int = SHARD
     format: int = FORMAT
 
+    def fits(self, shards: list[int], documents: int) -> bool:
+        """Whether files with so many tokens and documents are what was written."""
+        full, rest = divmod(self.tokens, self.shard)
+        expected = [self.shard] * full + ([rest] if rest else [])
+        return self.format == FORMAT and shards == expected and documents == self.documents
+
 
 class Tokens:
     """The token ids of one part, mapped from disk."""
 
     def __init__(self, folder: Path) -> None:
-        meta = read_json(folder / "meta.json")
         try:
-            self.stock = Stock(**meta)
-        except TypeError:
-            raise RegardError(f"{folder} is of another version; delete it") from None
-        dtype = _dtype(self.stock.vocabulary)
-        self._shards = [
-            np.memmap(path, dtype=dtype, mode="r")
-            for path in sorted(folder.glob("tokens-*.bin"))
-            if path.stat().st_size
-        ]
-        self.starts = np.fromfile(folder / "documents.bin", dtype=np.int64)
-        if sum(map(len, self._shards)) != self.stock.tokens:
-            raise RegardError(f"{folder} is damaged; delete it and it will be made again")
+            self.stock = Stock(**read_json(folder / "meta.json"))
+            self.starts = np.fromfile(folder / "documents.bin", dtype="<i8")
+            self._shards = [
+                np.memmap(folder / f"tokens-{shard:05}.bin", _dtype(self.stock.vocabulary), "r")
+                for shard in range(-(-self.stock.tokens // self.stock.shard))
+            ]
+            whole = self.stock.fits(list(map(len, self._shards)), len(self.starts))
+        except (RegardError, OSError, TypeError, ValueError, ArithmeticError):
+            whole = False
+        if not whole:
+            raise RegardError(
+                f"the prepared data in {folder} is damaged; delete {folder.parent} and it will be "
+                "made again"
+            )
 
     def __len__(self) -> int:
         return self.stock.tokens
@@ -78,7 +85,7 @@ class Tokens:
             self._shards[shard][max(start - shard * size, 0) : stop - shard * size]
             for shard in range(start // size, -(-stop // size))
         ]
-        return np.concatenate(parts or [np.empty(0)]).astype(np.int64)
+        return np.concatenate(parts or [np.empty(0, np.int64)]).astype(np.int64)
 
     def documents(self, start: int, stop: int) -> np.ndarray:
         """The number of the document that each place belongs to; (stop - start,) int64."""
@@ -105,26 +112,24 @@ class _Writer:
         if not self.inside:
             self.starts.append(self.stock.tokens)
             self.stock.documents += 1
-            self._append(np.array([BOS]))
-        self._append(ids)
-        if last:
-            self._append(np.array([EOS]))
+        before, after = [] if self.inside else [BOS], [EOS] if last else []
+        dtype = _dtype(self.stock.vocabulary)
+        self._append(np.concatenate((before, ids, after), dtype=dtype, casting="unsafe"))
         self.inside = not last
         self.stock.bytes += size
         self.stock.unknown += unknown
 
     def _append(self, ids: np.ndarray) -> None:
-        dtype, size = _dtype(self.stock.vocabulary), self.stock.shard
         while len(ids):
-            shard, place = divmod(self.stock.tokens, size)
-            here = ids[: size - place]
+            shard, place = divmod(self.stock.tokens, self.stock.shard)
+            room = self.stock.shard - place
             with (self.folder / f"tokens-{shard:05}.bin").open("ab") as file:
-                file.write(here.astype(dtype).tobytes())
-            self.stock.tokens += len(here)
-            ids = ids[size - place :]
+                ids[:room].tofile(file)
+            self.stock.tokens += len(ids[:room])
+            ids = ids[room:]
 
     def close(self) -> None:
-        np.array(self.starts, dtype=np.int64).tofile(self.folder / "documents.bin")
+        np.array(self.starts, dtype="<i8").tofile(self.folder / "documents.bin")
         write_json(asdict(self.stock), self.folder / "meta.json")
 
 
@@ -139,7 +144,7 @@ def prepare(
     name = f"{FORMAT} {shard} {tokenizer.fingerprint} {texts.digest}"
     key = hashlib.blake2b(name.encode(), digest_size=16).hexdigest()
     folder = (cache or cache_folder()) / f"tokens-{key}"
-    if not (folder / "train" / "meta.json").exists():
+    if not folder.exists():  # it appears whole
         try:
             with building(folder) as partial:
                 _write(texts, tokenizer, partial, progress, shard)
@@ -173,6 +178,7 @@ def _write(
         ids = tokenizer.encode(text)
         return _Encoded(ids, len(text.encode("utf-8", "surrogateescape")), tokenizer.unknown(ids))
 
+    tokenizer.encode("")  # made ready once, not by every worker
     done = 0
     for passage, encoded in in_order(encode, texts.passages()):
         writers[passage.part].add(*encoded, passage.last)

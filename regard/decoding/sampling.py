@@ -1,5 +1,6 @@
 """Continuing a text: feed back what was written, one token at a time (M21)."""
 
+import math
 from collections.abc import Iterator, Sequence
 
 import torch
@@ -24,11 +25,14 @@ def continued(
 ) -> Iterator[int]:
     """Token ids that follow a prompt, as they are written, until `</s>` or `limit`.
 
-    Temperature 0 takes the most probable token; `top` > 0 draws among that many. A prompt longer
-    than the model's context is cut at its beginning, and writing ends where the context does.
+    Temperature 0 takes the most probable token; `top` > 0 draws among that many. A prompt that
+    leaves no room for `limit` tokens is cut at its beginning, at most to half of the model's
+    context, and writing ends where the context does.
     """
-    if temperature < 0 or top < 0 or limit < 0:
-        raise RegardError("temperature, top and the number of tokens must not be negative")
+    if not 0 <= temperature < math.inf or top < 0 or limit < 0:
+        raise RegardError(
+            "temperature, top and the number of tokens must not be negative, nor without end"
+        )
     device = module.embed.tokens.weight.device
     context = module.config.context
     ids = [BOS, *prompt][-max(context - limit, context // 2, 1) :]
@@ -49,7 +53,9 @@ def choose(logits: Tensor, temperature: float, top: int, generator: torch.Genera
     logits[list(NEVER)] = -torch.inf
     if not temperature:
         return int(logits.argmax())
-    if top and top < len(logits):
-        logits[logits < logits.topk(top).values[-1]] = -torch.inf
-    weights = (logits / temperature).softmax(-1)
+    if 0 < top < len(logits):
+        best = logits.topk(top)  # exactly so many, even among equals
+        logits = torch.full_like(logits, -torch.inf).scatter_(0, best.indices, best.values)
+    # In float64 and from the best downwards, so that no temperature makes numbers overflow.
+    weights = ((logits.double() - logits.max()) / temperature).softmax(-1)
     return int(torch.multinomial(weights, 1, generator=generator))

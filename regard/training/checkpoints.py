@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
 from regard.errors import RegardError
-from regard.storage import TensorFolder, building, write_json
+from regard.storage import TensorFolder, building, write_json, write_safetensors
 
 OPTIMIZER, PLACE = "optimizer.safetensors", "place.json"
 
@@ -30,6 +29,7 @@ class Checkpoints:
         self.best: int | None = None
         self._writer = ThreadPoolExecutor(1)
         self._pending: Future[None] | None = None
+        self._pinned: dict[str, Tensor] = {}
 
     def save(
         self,
@@ -43,9 +43,28 @@ class Checkpoints:
         self.wait()
         if best:
             self.best = step
-        own, other = _on_cpu(weights), _on_cpu(optimizer)
+        own, other = self._copied(weights, "weights"), self._copied(optimizer, "optimizer")
         self._pending = self._writer.submit(self._write, step, own, other, dict(place))
         return self.path(step)
+
+    def _copied(self, tensors: Mapping[str, Tensor], use: str) -> dict[str, Tensor]:
+        """Copies in main memory that training will not change.
+
+        From a GPU they go to pinned memory that is kept for the next time: 124M parameters with
+        their moments are copied in tens of milliseconds instead of a second.
+        """
+        copies = {}
+        for name, tensor in tensors.items():
+            if tensor.is_cuda:
+                key = f"{use}/{name}"
+                if key not in self._pinned:
+                    self._pinned[key] = torch.empty_like(tensor, device="cpu", pin_memory=True)
+                copies[name] = self._pinned[key].copy_(tensor.detach(), non_blocking=True)
+            else:
+                copies[name] = tensor.detach().clone(memory_format=torch.contiguous_format)
+        if self._pinned:
+            torch.cuda.synchronize()
+        return copies
 
     def path(self, step: int) -> Path:
         return self.folder / str(step)
@@ -61,15 +80,17 @@ class Checkpoints:
                 self._pending = None
 
     def close(self) -> None:
-        self.wait()
-        self._writer.shutdown()
+        try:
+            self.wait()
+        finally:
+            self._writer.shutdown()
 
     def _write(
         self, step: int, weights: dict[str, Tensor], other: dict[str, Tensor], place: dict[str, Any]
     ) -> None:
         with building(self.path(step)) as partial:
-            save_file(weights, partial / "model.safetensors", metadata={"format": "pt"})
-            save_file(other, partial / OPTIMIZER)
+            write_safetensors(weights, partial / "model.safetensors")
+            write_safetensors(other, partial / OPTIMIZER)
             write_json(place, partial / PLACE)
         if step not in self.steps:
             self.steps.append(step)
@@ -87,14 +108,3 @@ class Checkpoints:
         """The last `count` steps that were kept, the oldest first."""
         self.wait()
         return sorted(self.steps)[-count:]
-
-
-def _on_cpu(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Copies that training will not change."""
-    copies = {
-        name: tensor.detach().to("cpu", copy=True, non_blocking=tensor.is_cuda).contiguous()
-        for name, tensor in tensors.items()
-    }
-    if any(tensor.is_cuda for tensor in tensors.values()):
-        torch.cuda.synchronize()
-    return copies

@@ -37,19 +37,20 @@ class Scores:
 
     def figures(self) -> dict[str, Any]:
         """What there is, by name."""
-        return {name: value for name, value in asdict(self).items() if value is not None}
+        return {name: value for name, value in asdict(self).items() if value not in (None, "")}
 
 
 @contextmanager
 def at_rest(module: nn.Module) -> Iterator[None]:
-    """The module without dropout and gradients meanwhile."""
-    training = module.training
+    """The module without dropout and gradients meanwhile; then each part is as it was."""
+    modes = [(part, part.training) for part in module.modules()]
     module.eval()
     try:
         with torch.inference_mode():
             yield
     finally:
-        module.train(training)
+        for part, training in modes:
+            part.training = training
 
 
 def measure(
@@ -59,7 +60,10 @@ def measure(
     precision: Precision = "float32",
     text_bytes: int = 0,
 ) -> Scores:
-    """Loss and perplexity over all targets of all batches; bits per byte if the bytes are known."""
+    """Loss and perplexity over all targets of all batches; bits per byte if the bytes are known.
+
+    Of hidden tokens there is accuracy instead: they are too few to spell the text.
+    """
     device = module.embed.tokens.weight.device
     total = torch.zeros((), dtype=torch.float64, device=device)
     right = torch.zeros((), dtype=torch.int64, device=device)
@@ -75,9 +79,11 @@ def measure(
     masked = objective.name == "masked"
     return Scores(
         loss=mean,
-        perplexity=math.exp(mean) if mean < 700 else math.inf,
+        perplexity=math.inf if mean >= 700 else math.exp(mean),  # NaN stays NaN
         tokens=asked,
-        bits_per_byte=float(total) / math.log(2) / text_bytes if text_bytes else None,
+        bits_per_byte=float(total) / math.log(2) / text_bytes
+        if text_bytes and not masked
+        else None,
         accuracy=int(right) / asked if masked and asked else None,
     )
 
@@ -123,6 +129,8 @@ def compare(scores: Scores, written: Sequence[str], gold: Sequence[str], tokenis
     `tokenised` text is compared token by token as it stands (published Multi30k figures are), else
     sacrebleu's own tokenisation is used.
     """
+    if not gold:
+        return scores
     bleu = BLEU(tokenize="none" if tokenised else "13a", force=True)
     chrf = CHRF()
     found = bleu.corpus_score(list(written), [list(gold)])
@@ -132,6 +140,6 @@ def compare(scores: Scores, written: Sequence[str], gold: Sequence[str], tokenis
         scores,
         bleu=float(found.score),
         chrf=float(letters.score),
-        exact=same / max(len(gold), 1),
+        exact=same / len(gold),
         signature=f"BLEU {bleu.get_signature()}; chrF {chrf.get_signature()}",
     )

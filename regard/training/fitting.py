@@ -25,12 +25,12 @@ def rows_that_fit(attempt: Callable[[int], object], most: int, device: torch.dev
     kept = _kept_bytes(lambda: attempt(1))
     room = free_memory() * SHARE
     # Gradients and temporaries of the widest layers come on top of what is kept: twice is ample.
-    return max(1, min(most, MOST_CPU, int(room / max(2 * kept, 1))))
+    return even(max(1, min(most, MOST_CPU, int(room / max(2 * kept, 1)))), most)
 
 
 def _by_trying(attempt: Callable[[int], object], most: int, device: torch.device) -> int:
-    attempt(1)  # workspaces and lazily loaded kernels come with the first call
-    one = _peak(attempt, 1, device)
+    first = _peak(attempt, 1, device)  # workspaces and lazily loaded kernels come with it
+    one = None if first is None else _peak(attempt, 1, device)
     if one is None:
         raise RegardError("not even one row fits the GPU; choose a smaller model or context")
     two = _peak(attempt, min(2, most), device)

@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -83,7 +83,8 @@ class Loop:
         keep = max(self.settings.keep, self.settings.average)
         self.checkpoints = Checkpoints(job.folder, keep)
         self.loss = torch.compile(self._loss) if job.compiled else self._loss
-        self.best_loss, self.best_step, self.waited = math.inf, 0, 0
+        self.best_loss, self.best_step = math.inf, 0
+        self.done, self.waited = 0, 0  # steps; validations without a new best
         self.begin = time.perf_counter()
         if self.settings.recompute:
             recompute(job.module)
@@ -94,21 +95,29 @@ class Loop:
 
     def run(self) -> Outcome:
         """Train until the steps are done, patience is over, or somebody interrupts."""
-        settings, reason, step = self.settings, "finished", 0
         meter = Meter(self.job)
         self.job.module.train()
         try:
-            with prefetched(self.job.feed, settings, self.job.device) as batches:
-                for step, (parts, valid) in enumerate(batches, 1):
-                    meter.add(*self._step(step - 1, parts, valid), parts, valid)
-                    if step % settings.log_every == 0 or step == settings.steps:
-                        self._report(step, meter)
-                    if self._due(step) and self._pause(step, meter):
-                        reason = "stopped early"
-                        break
-        except KeyboardInterrupt:
-            reason = "interrupted"
-        return self._end(reason, step, meter)
+            try:
+                reason = self._train(meter)
+            except KeyboardInterrupt:
+                reason = "interrupted"
+            return self._end(reason, meter)
+        finally:
+            self.checkpoints.close()
+
+    def _train(self, meter: "Meter") -> str:
+        """Step after step; why it ended."""
+        settings = self.settings
+        with prefetched(self.job.feed, settings, self.job.device) as batches:
+            for number, (parts, valid) in enumerate(batches):
+                meter.add(*self._step(number, parts, valid), parts, valid)
+                self.done = step = number + 1
+                if step % settings.log_every == 0 or step == settings.steps:
+                    self._report(step, meter)
+                if self._due(step) and self._pause(step, meter):
+                    return "stopped early"
+        return "finished"
 
     def _step(self, number: int, parts: list[Batch], valid: int) -> tuple[Tensor, Tensor]:
         """One optimizer step; the summed loss and the gradient's norm, still on the device."""
@@ -130,9 +139,14 @@ class Loop:
     def _report(self, step: int, meter: "Meter") -> None:
         figures = meter.read(step)
         self._tell("step", step, **figures, learning_rate=self.optimizers.rate())
-        if not math.isfinite(figures["loss"]):
+        self._check(step, figures["loss"], figures["gradient_norm"])
+
+    def _check(self, step: int, loss: float, norm: float) -> None:
+        """Stop where training broke down, so that no broken weights are kept."""
+        if not (math.isfinite(loss) and math.isfinite(norm)):
+            what, value = ("gradient", norm) if math.isfinite(loss) else ("loss", loss)
             raise RegardError(
-                f"the loss is {figures['loss']} at step {step}; lower optimizer.peak or lengthen "
+                f"the {what} is {value} at step {step}; lower optimizer.peak or lengthen "
                 f"schedule.warmup (the log and the checkpoints before it are in {self.job.folder})"
             )
 
@@ -144,24 +158,28 @@ class Loop:
     def _pause(self, step: int, meter: "Meter") -> bool:
         """Validate, sample and save where the step asks for it; whether it is time to stop."""
         settings, best, last = self.settings, False, step == self.settings.steps
+        self._check(step, *meter.so_far())
         with meter.paused():
             if step % settings.validate_every == 0 or last:
-                scores = self._validate(step)
-                best = scores.tokens > 0 and scores.loss < self.best_loss
-                if best:
-                    self.best_loss, self.best_step = scores.loss, step
-                self.waited = 0 if best else self.waited + 1
-                if scores.tokens:
-                    self._tell("validation", step, **scores.figures(), best=best)
+                best = self._validate(step)
             if settings.sample_every > 0 and step % settings.sample_every == 0:
                 self._sample(step)
         if best or last or step % settings.checkpoint_every == 0:
             self._save(step, best)
         return bool(settings.patience) and self.waited >= settings.patience
 
-    def _validate(self, step: int) -> Scores:
+    def _validate(self, step: int) -> bool:
+        """Measure on what was held out, if anything; whether this is the best so far."""
         with self._mean_in_place():
-            return self.scores()
+            scores = self.scores()
+        if not scores.tokens:
+            return False
+        best = scores.loss < self.best_loss
+        if best:
+            self.best_loss, self.best_step = scores.loss, step
+        self.waited = 0 if best else self.waited + 1
+        self._tell("validation", step, **scores.figures(), best=best)
+        return best
 
     def scores(self) -> Scores:
         """The figures of the held-out part with the weights as they are."""
@@ -186,22 +204,21 @@ class Loop:
         path = self.checkpoints.save(step, weights, remembered, place, best)
         self._tell("checkpoint", step, path=str(path))
 
-    def _end(self, reason: str, step: int, meter: "Meter") -> Outcome:
+    def _end(self, reason: str, meter: "Meter") -> Outcome:
         """Put the weights to keep in place: averaged, best, or last; and say how it went."""
+        step = self.done
         if reason == "interrupted" and step:
+            self._check(step, *meter.so_far())
             self._save(step, best=False)
         self.checkpoints.wait()
         if self.settings.average and self.checkpoints.steps:
             chosen = self.checkpoints.last(self.settings.average)
-            self.weights.load(mean([self.checkpoints.weights(step) for step in chosen]))
+            self.weights.load(mean([self.checkpoints.weights(kept) for kept in chosen]))
         elif self.best_step:
             self.weights.load(dict(self.checkpoints.weights(self.best_step)))
         elif self.mean:
             self.weights.load(self.mean.means)
-        scores = None
-        if reason != "interrupted":
-            scores = self.scores()
-        self.checkpoints.close()
+        scores = None if reason == "interrupted" else self.scores()
         seconds = time.perf_counter() - self.begin
         figures = {
             "best_loss": self.best_loss,
@@ -224,7 +241,6 @@ class Meter:
         self.job = job
         self.work = work(job.module)
         self.tokens = 0
-        self.seconds_away = 0.0
         self._reset()
 
     def _reset(self) -> None:
@@ -251,9 +267,22 @@ class Meter:
             return self.work.step(tokens, width)
         return self.work.step(tokens, width, part.source.numel(), part.source.shape[1])
 
-    def paused(self) -> "_Pause":
+    @contextmanager
+    def paused(self) -> Iterator[None]:
         """A stretch of time that is not training."""
-        return _Pause(self)
+        self.so_far()  # what was asked of the device before belongs to training
+        begin = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.away += time.perf_counter() - begin
+
+    def so_far(self) -> tuple[float, float]:
+        """The summed loss and the last gradient norm since the last report, zeros right behind it;
+        waits for the device."""
+        if self.loss is None or self.norm is None:
+            return 0.0, 0.0
+        return float(self.loss), float(self.norm)
 
     def read(self, step: int) -> dict[str, Any]:
         """The figures since the last report, and forget them."""
@@ -276,19 +305,6 @@ class Meter:
             figures["padding"] = 1 - self.real / self.positions
         self._reset()
         return figures
-
-
-class _Pause:
-    def __init__(self, meter: Meter) -> None:
-        self.meter = meter
-
-    def __enter__(self) -> None:
-        if self.meter.loss is not None:
-            float(self.meter.loss)  # what was asked of the device before belongs to training
-        self.begin = time.perf_counter()
-
-    def __exit__(self, *error: object) -> None:
-        self.meter.away += time.perf_counter() - self.begin
 
 
 class prefetched:  # noqa: N801 - used as `with prefetched(...) as batches`

@@ -72,7 +72,7 @@ class Muon(torch.optim.Optimizer):
 def roles(module: nn.Module) -> dict[str, list[str]]:
     """The names of all parameters by how they are trained, each in exactly one list.
 
-    `matrix`: weights of linear layers in the blocks; `table`: embeddings and the output matrix;
+    `matrix`: weights of linear layers but the last; `table`: embeddings and the output matrix;
     `vector`: biases, norm scales and all else that is not a matrix.
     """
     tables = {
@@ -128,7 +128,7 @@ class Optimizers:
         """One update at `factor` of the peak learning rates; the gradient's norm, unclipped."""
         grads = [weight.grad for weight in self.weights if weight.grad is not None]
         norm = torch.nn.utils.get_total_norm(grads, foreach=True)
-        if self.clip:
+        if self.clip and grads:
             torch._foreach_mul_(grads, (self.clip / (norm + 1e-6)).clamp(max=1.0))
         for group in self._groups():
             group["lr"] = group["peak"] * factor

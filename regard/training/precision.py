@@ -4,11 +4,13 @@
 weights in bfloat16 too, with float32 masters that the optimizer changes, half the traffic.
 """
 
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Literal, cast, get_args
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from regard.errors import RegardError, nearest
 
@@ -26,11 +28,20 @@ def choose(asked: str, device: torch.device) -> Precision:
     raise RegardError(f"precision cannot be {asked!r}; {nearest(asked, get_args(Precision))}")
 
 
-def computing(precision: Precision, device: torch.device) -> AbstractContextManager[object]:
-    """Where a forward pass is to run."""
-    if precision == "bf16":
-        return torch.autocast(device.type, torch.bfloat16)
-    return nullcontext()
+# All but cuDNN's attention: it plans anew for every shape, a quarter of a second each, and is no
+# faster once it has (docs/measurements.md). Pairs and decoding change shape at each step.
+KERNELS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+
+
+@contextmanager
+def computing(precision: Precision, device: torch.device) -> Iterator[None]:
+    """Where a forward pass is to run: in this precision, with kernels that take any shape."""
+    half = precision == "bf16"
+    with (
+        sdpa_kernel(KERNELS) if device.type == "cuda" else nullcontext(),
+        torch.autocast(device.type, torch.bfloat16) if half else nullcontext(),
+    ):
+        yield
 
 
 class Weights:

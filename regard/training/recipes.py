@@ -43,33 +43,33 @@ def _chain(name: str) -> list[tuple[str, dict[str, Any]]]:
     while name:
         where, found = _read(name)
         if where in seen:
-            raise RegardError(f"recipe {where} extends itself: {' → '.join([*seen, where])}")
+            raise RegardError(f"recipe {name} extends itself: {' → '.join([*seen, where])}")
         seen.append(where)
         chain.append((where, {k: v for k, v in found.items() if k not in BESIDE}))
         upper = found.get("extends", "")
         if not isinstance(upper, str):
             raise RegardError(f"{where}: extends must be the name of one recipe, not {upper!r}")
         # A path is meant from the recipe that names it.
-        beside = Path(where).parent / upper
-        name = str(beside) if upper.endswith(".toml") and beside.exists() else upper
+        name = str(Path(where).parent / upper) if _is_path(upper) else upper
     return chain
+
+
+def _is_path(name: str) -> bool:
+    return name.endswith(".toml") or "/" in name
 
 
 def _read(name: str) -> tuple[str, dict[str, Any]]:
     """Where a recipe stands, and what it holds."""
-    if name in names():
-        path = Path(str(FOLDER / f"{name}.toml"))
-    else:
-        path = Path(name)
+    path = Path(str(FOLDER / f"{name}.toml")) if name in names() else Path(name)
+    try:
         if path.is_dir():  # a run
             path = path / "run.toml"
-    try:
-        return str(path), tomllib.loads(path.read_text(encoding="utf-8"))
+        return str(path.resolve()), tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        if name.endswith(".toml") or "/" in name:
+        if _is_path(name):
             raise RegardError(f"there is no recipe at {path}") from None
         raise RegardError(f"no recipe is called {name!r}; {nearest(name, names())}") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RuntimeError) as error:  # nested too deep; links in a circle
         raise RegardError(f"{path} is not readable TOML: {error}") from None
 
 
@@ -81,12 +81,19 @@ def override(settings: Settings, changes: Sequence[str]) -> Settings:
         table, dot, key = name.strip().partition(".")
         if not (equals and dot and key):
             raise RegardError(f"--set {change}: write it as table.key=value, e.g. training.steps=9")
-        tables.setdefault(table, {})[key] = _value(value.strip())
+        now = getattr(getattr(settings, table, None), key, None)
+        tables.setdefault(table, {})[key] = _value(
+            value.strip(), texts=isinstance(now, str | tuple)
+        )
     return settings.changed(tables, "--set")
 
 
-def _value(text: str) -> Any:
+def _value(text: str, texts: bool) -> Any:
+    """What some TOML stands for; where `texts` are wanted, a file may be called 2024 or true."""
     try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+        found = tomllib.loads(f"value = {text}")
+    except (ValueError, RecursionError):
         return text
+    value = found.pop("value")
+    plain = isinstance(value, str | list) or not texts
+    return value if plain and not found else text

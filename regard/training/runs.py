@@ -67,9 +67,9 @@ def _fill(module: Transformer, tensors: TensorFolder) -> None:
     """Read every weight, and say all that does not fit."""
     problems = Problems(str(tensors.folder))
     wanted = dict(module.named_parameters())
-    for name in wanted.keys() ^ tensors.keys():
+    for name in sorted(wanted.keys() ^ tensors.keys()):
         problems.add(f"tensor {name} is {'missing' if name in wanted else 'not of this model'}")
-    for name in wanted.keys() & tensors.keys():
+    for name in sorted(wanted.keys() & tensors.keys()):
         shape = tuple(wanted[name].shape)
         problems.require(
             tensors.shapes[name] == shape,
@@ -92,10 +92,10 @@ def spelled_out(model: ModelSettings, config: TransformerConfig) -> ModelSetting
     values = {
         f.name: getattr(config, f.name)
         for f in fields(config)
-        if f.name not in ("vocabulary", "source_vocabulary", "rotary_scaling")
+        if f.name not in ("vocabulary", "source_vocabulary")
     }
-    if config.rotary_scaling is not None:
-        values["rotary_scaling"] = asdict(config.rotary_scaling)
+    scaling = config.rotary_scaling
+    values["rotary_scaling"] = False if scaling is None else asdict(scaling)
     return ModelSettings(model.preset, values)
 
 
@@ -111,14 +111,17 @@ def write_run(
             partial.write_text(tomli_w.dumps(tables), encoding="utf-8")
         for name, tokenizer in zip((TOKENIZER, SOURCE_TOKENIZER), tokenizers, strict=False):
             tokenizer.save(folder / name)
-    except OSError as error:
-        raise RegardError(f"cannot write the run to {folder}: {error.strerror or error}") from None
+    except (OSError, UnicodeEncodeError) as error:  # a file may have a name that is no UTF-8
+        raise RegardError(f"cannot write the run to {folder}: {error}") from None
 
 
 def write_weights(folder: Path, module: Transformer) -> None:
     """The weights that `generate`, `evaluate` and the rest will use."""
     tensors = {name: weight.float() for name, weight in module.named_parameters()}
-    write_tensors(tensors, folder, shard_bytes=1 << 62)
+    try:
+        write_tensors(tensors, folder, shard_bytes=1 << 62)
+    except OSError as error:
+        raise RegardError(f"cannot write the weights to {folder}: {error}") from None
 
 
 def versions() -> dict[str, str]:

@@ -14,24 +14,28 @@ from regard.data.pairs import EncodedPairs
 from regard.data.stream import Stream
 from regard.decoding.sampling import continued
 from regard.models.transformer import Transformer
+from regard.text.specials import EOS
 from regard.text.tokenizer import Tokenizer
 from regard.training.evaluation import at_rest, translations
 from regard.training.objectives import Masked
 from regard.training.setup import Plan
 
 Sample = Callable[[], Mapping[str, Any]]
+SHOWN = 48  # tokens of a text with gaps
 
 
 def sampler(plan: Plan, module: Transformer) -> Sample:
     """What to show of a model now and then: a text, a translation, or gaps filled."""
     tokenizer = plan.tokenizers[0]
     if isinstance(plan.feed, Buckets):
-        return _translating(plan.feed.valid, module, tokenizer)
+        shown = plan.feed.valid if len(plan.feed.valid) else plan.feed.train
+        return _translating(shown, module, tokenizer)
     if isinstance(plan.objective, Masked):
         return _filling(plan, module)
     assert isinstance(plan.feed, Stream)
     held_out = plan.feed.valid if len(plan.feed.valid) else plan.feed.train
     prompt = held_out.read(1, 1 + min(16, plan.config.context // 4)).tolist()
+    prompt = prompt[: prompt.index(EOS)] if EOS in prompt else prompt  # a short first document
 
     def sample() -> dict[str, Any]:
         with at_rest(module):
@@ -41,19 +45,19 @@ def sampler(plan: Plan, module: Transformer) -> Sample:
     return sample
 
 
-def _translating(valid: EncodedPairs, module: Transformer, tokenizer: Tokenizer) -> Sample:
+def _translating(pairs: EncodedPairs, module: Transformer, tokenizer: Tokenizer) -> Sample:
     turn = 0
 
     def sample() -> dict[str, Any]:
         nonlocal turn
-        index = turn % len(valid)
+        index = turn % len(pairs)
         turn += 1
-        one = EncodedPairs([valid.sources[index]], [valid.targets[index]], [valid.texts[index]])
+        one = EncodedPairs([pairs.sources[index]], [pairs.targets[index]], [pairs.texts[index]])
         written = translations(module, one, tokenizer)[0]
         return {
-            "source": valid.texts[index].source,
+            "source": pairs.texts[index].source,
             "written": written,
-            "target": valid.texts[index].target,
+            "target": pairs.texts[index].target,
         }
 
     return sample
@@ -61,8 +65,9 @@ def _translating(valid: EncodedPairs, module: Transformer, tokenizer: Tokenizer)
 
 def _filling(plan: Plan, module: Transformer) -> Sample:
     def sample() -> dict[str, Any]:
-        batch = next(iter(plan.feed.held_out(1)))
-        short = batch.each(lambda tensor: tensor[:, :48] if tensor.dim() == 2 else tensor)
+        batch = next(plan.feed.held_out(1), None) or plan.feed.step(0)
+        width = SHOWN if batch.lengths is None else min(SHOWN, int(batch.lengths[0]))
+        short = batch.each(lambda tensor: tensor[:1, :width] if tensor.dim() == 2 else tensor[:1])
         short = replace(short.to(plan.device), lengths=None)
         with at_rest(module):
             logits = plan.objective.logits(module, short)

@@ -16,17 +16,18 @@ def factor(settings: ScheduleSettings, step: int, steps: int) -> float:
     """The share of the peak learning rate at `step` of 0 … steps - 1.
 
     All rise linearly over the warm-up. `constant` then stays at 1 and falls linearly to the floor
-    over the last `decay` of the run; `cosine` falls to the floor over the rest of the run;
-    `inverse-sqrt` falls with one over the square root of the step, and knows no end.
+    over the last `decay` of the run, even if it has not risen to 1 by then; `cosine` falls to the
+    floor over the rest of the run; `inverse-sqrt` falls with one over the square root of the step,
+    and knows no end.
     """
     rise = warmup(settings, steps)
-    if step < rise:
-        return (step + 1) / rise
+    risen = min((step + 1) / rise, 1.0) if rise else 1.0
     if settings.kind == "inverse-sqrt":
-        return math.sqrt(max(rise, 1) / (step + 1))
+        return risen if step < rise else math.sqrt(max(rise, 1) / (step + 1))
     if settings.kind == "cosine":
         done = (step - rise) / max(steps - 1 - rise, 1)
-        return settings.floor + (1 - settings.floor) * 0.5 * (1 + math.cos(math.pi * min(done, 1)))
-    fall = round(settings.decay * steps)
-    left = min((steps - 1 - step) / fall, 1.0) if fall else 1.0
-    return settings.floor + (1 - settings.floor) * max(left, 0.0)
+        left = 0.5 * (1 + math.cos(math.pi * min(max(done, 0.0), 1.0)))
+    else:
+        fall = round(settings.decay * steps)
+        left = min(max((steps - 1 - step) / fall, 0.0), 1.0) if fall else 1.0
+    return min(risen, settings.floor + (1 - settings.floor) * left)

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal, Self, get_args, get_origin, get_type_hints
 
 from regard.errors import Problems, nearest
-from regard.models.config import TransformerConfig
+from regard.models.config import RotaryScaling, TransformerConfig
 from regard.models.presets import preset
 
 
@@ -45,7 +45,25 @@ class ModelSettings:
     changes: Mapping[str, Any] = field(default_factory=dict)
 
     def config(self, **more: Any) -> TransformerConfig:
-        return replace(preset(self.preset), **{**self.changes, **more})
+        """The model that is meant, checked; `more` are changes too."""
+        changes = {**self.changes, **more}
+        if "rotary_scaling" in changes:
+            changes["rotary_scaling"] = _scaling(changes["rotary_scaling"])
+        return replace(preset(self.preset), **changes)
+
+
+def _scaling(given: Any) -> Any:
+    """A table of TOML as the scaling it stands for; false is none, which TOML cannot say."""
+    if given is False:
+        return None
+    if not isinstance(given, Mapping):
+        return given
+    known = [f.name for f in fields(RotaryScaling)]
+    problems = Problems("rotary scaling")
+    for key in given:
+        problems.require(key in known, f"there is no {key!r}; {nearest(str(key), known)}")
+    problems.report()
+    return RotaryScaling(**given)
 
 
 @dataclass(frozen=True)
@@ -106,13 +124,12 @@ class Settings:
 
     def __post_init__(self) -> None:
         problems = Problems("settings")
-        for problem in _out_of_range(self):
-            problems.add(problem)
+        _check_ranges({f.name: getattr(self, f.name) for f in fields(self)}, problems)
         problems.report()
 
     def changed(self, tables: Mapping[str, Any], where: str) -> Self:
-        """The same with what some tables say; every key that is unknown or of a wrong type is
-        reported, with the nearest known one."""
+        """The same with what some tables say; every key that is unknown (with the nearest known
+        one), of a wrong type or out of its range is reported, all of them together."""
         problems = Problems(where)
         sections: dict[str, Any] = {}
         known = [f.name for f in fields(self)]
@@ -125,6 +142,7 @@ class Settings:
                 sections[name] = _model(self.model, table, problems)
             else:
                 sections[name] = _section(getattr(self, name), name, table, problems)
+        _check_ranges(sections, problems)
         problems.report()
         return replace(self, **sections)
 
@@ -136,15 +154,15 @@ class Settings:
 
 
 def _model(model: ModelSettings, table: Mapping[str, Any], problems: Problems) -> ModelSettings:
-    known = [f.name for f in fields(TransformerConfig)]
+    learned = ("vocabulary", "source_vocabulary")
+    known = ["preset", *(f.name for f in fields(TransformerConfig) if f.name not in learned)]
     changes = dict(model.changes)
     for key, value in table.items():
-        if key == "preset":
-            continue
-        if key not in known or key in ("vocabulary", "source_vocabulary"):
-            hint = nearest(key, ["preset", *known])
-            problems.add(f"[model] has no key {key!r}; {hint}")
-        else:
+        if key in learned:
+            problems.add(f"[model] {key} is the tokenizer's; set [tokenizer] vocabulary")
+        elif key not in known:
+            problems.add(f"[model] has no key {key!r}; {nearest(key, known)}")
+        elif key != "preset":
             changes[key] = value
     name = table.get("preset", model.preset)
     if not isinstance(name, str):
@@ -179,12 +197,14 @@ def _fitting(value: Any, kind: Any) -> Any:
             raise ValueError("a list of texts")
         return tuple(listed)
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
+        return float(value) if abs(value) < LARGEST else value  # and out of every range
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
         words = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
         raise ValueError(words[kind])
     return value
 
+
+LARGEST = 1 << 1000  # a float holds it
 
 # name: (least, most); shares exclude 1 where all of something would be nothing
 RANGES: dict[str, dict[str, tuple[float, float]]] = {
@@ -226,11 +246,9 @@ RANGES: dict[str, dict[str, tuple[float, float]]] = {
 }
 
 
-def _out_of_range(settings: Settings) -> list[str]:
-    found = []
-    for name, ranges in RANGES.items():
-        for key, (least, most) in ranges.items():
-            value = getattr(getattr(settings, name), key)
+def _check_ranges(sections: Mapping[str, Any], problems: Problems) -> None:
+    for name, section in sections.items():
+        for key, (least, most) in RANGES.get(name, {}).items():
+            value = getattr(section, key)
             if not least <= value <= most:  # NaN too
-                found.append(f"[{name}] {key} must be from {least:g} to {most:g}, not {value!r}")
-    return found
+                problems.add(f"[{name}] {key} must be from {least:g} to {most:g}, not {value!r}")

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from regard.data import tasks
 from regard.data.batch import Batch, Feed
@@ -17,12 +18,12 @@ from regard.data.texts import Texts, gather
 from regard.data.tokens import Tokens, cache_folder, prepare
 from regard.errors import RegardError
 from regard.models.config import TransformerConfig
-from regard.models.presets import preset
 from regard.models.transformer import build, usable
 from regard.text.dropout import Dropout
 from regard.text.learning import learn
 from regard.text.tokenizer import Kind, Tokenizer
 from regard.training.fitting import rows_that_fit
+from regard.training.loop import recompute
 from regard.training.objectives import Objective, loss, objective_for
 from regard.training.optimizers import peak_for
 from regard.training.precision import Precision, choose, computing
@@ -63,6 +64,7 @@ def plan(settings: Settings, stages: Stages | None = None) -> Plan:
         )
     device = device_for(settings.training.device)
     settings = _machine_defaults(settings, device)
+    objective_for(settings.model.config(), settings.data.pairs)  # or say so before reading all
     made = (_pairs if _are_pairs(settings) else _text)(settings, stages or Stages())
     return _decided(made, device)
 
@@ -93,7 +95,7 @@ def _machine_defaults(settings: Settings, device: torch.device) -> Settings:
     wanted = (16384 if pairs else 65536) if gpu else 4096
     context = training.context
     if not context:
-        context = int(model.changes.get("context", 0)) or preset(model.preset).context
+        context = model.config().context
         if not named and not gpu and not pairs:
             context = min(context, 256)
     training = replace(
@@ -127,6 +129,7 @@ def _text(settings: Settings, stages: Stages) -> _Made:
     kind: Kind = "bpe" if wanted.kind == "auto" else wanted.kind
     wanted = replace(wanted, kind=kind, vocabulary=wanted.vocabulary or vocabulary_for(kind, size))
     tokenizer = _tokenizer(wanted, texts, stages)
+    wanted = replace(wanted, kind=tokenizer.kind)  # a file has its own
     with stages.stage("encoding", size) as progress:
         parts = prepare(texts, tokenizer, progress)
     context = min(training.context, _context_for(len(parts["train"])))
@@ -214,8 +217,13 @@ def _tokenizer(settings: TokenizerSettings, texts: Texts, stages: Stages) -> Tok
         found = learn(
             settings.kind, texts.texts("train", LEARN_FROM), settings.vocabulary, progress
         )
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    found.save(kept)
+    try:
+        found.save(kept)
+    except OSError as error:
+        raise RegardError(
+            f"cannot keep the tokenizer in {kept.parent}: {error.strerror or error}; set "
+            "REGARD_CACHE to a folder with room"
+        ) from None
     return found
 
 
@@ -237,16 +245,17 @@ def _pairs(settings: Settings, stages: Stages) -> _Made:
         else:
             source = learn(kind, texts.texts(0), wanted.vocabulary, progress)
             target = learn(kind, texts.texts(1), wanted.vocabulary, progress)
+    wanted = replace(wanted, kind=target.kind)
     config = config_for(settings.model, target, source)
     longest = data.longest or config.context - 1
-    if longest >= config.context:
+    if longest > config.context:
         raise RegardError(
             f"pairs of up to {longest} tokens do not fit the model's context of {config.context}; "
             "lower data.longest or raise model.context"
         )
     with stages.stage("encoding"):
         train = encode_pairs(texts.train, source, target, longest, data.ratio)
-        valid = encode_pairs(texts.valid, source, target)
+        valid = encode_pairs(texts.valid, source, target, config.context - 1)
     if not len(train):
         raise RegardError("every pair was left out; raise data.longest or data.ratio")
     dropout = None
@@ -260,7 +269,11 @@ def _pairs(settings: Settings, stages: Stages) -> _Made:
         lambda tokens: Buckets(train, valid, tokens, seed, dropout),
         [target] if source is target else [target, source],
         _described_pairs(train, valid, texts.rule, [target, source]),
-        [*texts.counts.sentences(), *train.counts.sentences(longest, data.ratio)],
+        [
+            *texts.counts.sentences(),
+            *train.counts.sentences(longest, data.ratio),
+            *(f"held out: {said}" for said in valid.counts.sentences(config.context - 1)),
+        ],
         int(sum(side.sum() for side in lengths)),
         int(sum(side.sum() for side in valid.lengths)) if len(valid) else 0,
     )
@@ -291,9 +304,9 @@ def _decided(made: _Made, device: torch.device) -> Plan:
     every = training.validate_every or max(1, steps // 20)
     training = replace(
         training,
-        device=str(device.type),
+        device=str(device),
         precision=precision,
-        compile="yes" if _compiled(settings, device) else "no",
+        compile="yes" if _compiled(settings, config, device) else "no",
         validate_every=every,
         checkpoint_every=training.checkpoint_every or every,
         sample_every=training.sample_every or every,
@@ -320,12 +333,19 @@ def _decided(made: _Made, device: torch.device) -> Plan:
     )
 
 
-def _compiled(settings: Settings, device: torch.device) -> bool:
-    """Compiling pays on a GPU, for rows of one shape, when the run is long enough."""
-    asked = settings.training.compile
-    if asked == "auto":
-        return device.type == "cuda" and not settings.data.pairs and settings.training.steps >= 2000
-    return asked == "yes"
+# FLOPs of a whole run from which compiling pays: it takes half a minute, which is about what it
+# saves in a minute of work at a third of a modern GPU's peak.
+WORTH_COMPILING = 2e16
+
+
+def _compiled(settings: Settings, config: TransformerConfig, device: torch.device) -> bool:
+    """Compiling pays on a GPU, for rows of one shape, when there is enough to do."""
+    training = settings.training
+    if training.compile == "auto":
+        weights = sum(weight.numel() for weight in build(config, "meta").parameters())
+        flops = 6.0 * weights * training.tokens_per_step * training.steps
+        return device.type == "cuda" and not settings.data.pairs and flops > WORTH_COMPILING
+    return training.compile == "yes"
 
 
 def _rows(
@@ -337,10 +357,18 @@ def _rows(
     precision: Precision,
 ) -> int:
     """How many rows to compute at once: all of a step's, or as many as fit the memory."""
-    module = build(config, device)
+    module, training = build(config, device), settings.training
     if precision == "bf16-weights":
         module.to(torch.bfloat16)
-    batch = _widest(feed, settings)
+    batch = _widest(feed)
+    beside: list[Tensor] = []
+    if device.type == "cuda":  # elsewhere what a row keeps is counted, not tried
+        if training.recompute:
+            recompute(module)
+        # Moments take their room from the start; so do masters and their gradients, and means.
+        copies = 2 + 2 * (precision == "bf16-weights") + 2 * bool(training.ema)
+        weights = [weight for weight in module.parameters() for _ in range(copies)]
+        beside = [torch.empty_like(weight, dtype=torch.float32) for weight in weights]
 
     def attempt(rows: int) -> None:
         part = _repeated(batch, rows).to(device)
@@ -348,19 +376,21 @@ def _rows(
             loss(objective.logits(module, part), part.targets).backward()
         module.zero_grad(set_to_none=True)
 
-    rows = (
-        feed.step(0).rows
-        if isinstance(feed, Stream)
-        else max(feed.step(step).rows for step in range(20))
-    )
-    return rows_that_fit(attempt, rows, device)
+    most = max(step.rows for step in _first_steps(feed))
+    fitting = rows_that_fit(attempt, most, device)
+    del beside
+    return fitting
 
 
-def _widest(feed: Feed, settings: Settings) -> Batch:
-    """One row as long as rows get."""
-    steps = range(1 if isinstance(feed, Stream) else 20)
-    batch = max((feed.step(step) for step in steps), key=lambda found: found.tokens.shape[1])
-    return batch.parts(1)[0] if batch.rows > 1 else batch
+def _first_steps(feed: Feed) -> list[Batch]:
+    """Enough steps to see how rows vary: not at all in a stream."""
+    return [feed.step(step) for step in range(1 if isinstance(feed, Stream) else 20)]
+
+
+def _widest(feed: Feed) -> Batch:
+    """One row as long as rows get, sources too."""
+    batch = max(_first_steps(feed), key=lambda found: found.positions / found.rows)
+    return batch.each(lambda tensor: tensor[:1])
 
 
 def _repeated(batch: Batch, rows: int) -> Batch:

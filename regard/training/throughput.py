@@ -44,9 +44,9 @@ def peak(device: torch.device, precision: Precision) -> Peak:
     """The device's peak for matrix products in this precision."""
     kind = torch.float32 if precision == "float32" else torch.bfloat16
     if device.type == "cuda" and kind == torch.bfloat16:
-        name = torch.cuda.get_device_name(device)
+        words = torch.cuda.get_device_name(device).replace("-", " ").split()
         for known, rate in DATASHEETS.items():
-            if known in name:
+            if known in words:  # an L40 is no L4
                 return Peak(rate, "bf16 by the datasheet")
     return Peak(_fastest_product(device, kind), f"{str(kind)[6:]} matrix product, measured here")
 
@@ -87,13 +87,17 @@ def work(module: Transformer) -> Work:
     encoder, decoder = getattr(module, "encoder", None), getattr(module, "decoder", None)
     attention = 12 * config.heads * config.head_width
     output = 6 * config.vocabulary * config.width
+    if module.head.kind == "masked":
+        output += 6 * module.head.transform.weight.numel()
     if decoder is None:  # every token sees all keys, where `step` counts half of them
         assert isinstance(encoder, nn.Module)
         return Work(6 * _products(encoder) + output, 0, 2 * attention * config.layers, 0)
     read = encoder if isinstance(encoder, nn.Module) else nn.Module()
+    crossing = [block.cross for block in decoder.blocks if hasattr(block, "cross")]
+    looked_at = sum(_products(cross.key_value) for cross in crossing)
     return Work(
-        6 * _products(decoder) + output,
-        6 * _products(read),
+        6 * (_products(decoder) - looked_at) + output,
+        6 * (_products(read) + looked_at),  # cross-attention's keys and values are the source's
         attention * config.layers,
         attention * config.encoder_layers,
     )

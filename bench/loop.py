@@ -1,0 +1,98 @@
+"""The whole training loop against its bare step: what data, logging and checkpoints cost.
+
+    python bench/loop.py books/train.txt.gz     (with CUDA; GPT-2 124M, bf16, compiled)
+
+The bare step is forward, backward, clipping and fused AdamW on one batch that never changes. The
+loop's rate is taken from its log, from the first checkpoint after compiling to the last, with
+everything in between: reading rows, copying them, logging, and writing checkpoints.
+"""
+
+import argparse
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from measure import machine
+from rich.console import Console
+from transformer import autocast_step
+
+from regard.commands.train import train
+from regard.models.transformer import build
+from regard.training import recipes
+from regard.training.log import read
+from regard.training.objectives import loss
+from regard.training.setup import Plan, plan
+from regard.training.stages import Stages
+
+
+def bare_rate(made: Plan, steps: int) -> float:
+    """Tokens per second of the step alone, on the loop's own first batch."""
+    torch.manual_seed(0)
+    module = build(made.config, made.device)
+    batch = made.feed.step(0).parts(made.settings.training.rows)[0].to(made.device)
+    step = autocast_step(
+        module, lambda tokens, targets: loss(module(tokens), targets) / batch.valid
+    )
+    for _ in range(10):
+        step(batch.tokens, batch.targets)
+    torch.cuda.synchronize()
+    begin = time.perf_counter()
+    for _ in range(steps):
+        step(batch.tokens, batch.targets)
+    torch.cuda.synchronize()
+    return steps * batch.tokens.numel() / (time.perf_counter() - begin)
+
+
+def loop_rate(made: Plan, folder: Path) -> tuple[float, int, float]:
+    """Tokens per second of the loop after compiling; checkpoints written; rate between them."""
+    train(made, folder, Console(quiet=True))
+    events = read(folder)
+    saved = [event for event in events if event["event"] == "checkpoint"]
+    steps = [event for event in events if event["event"] == "step"]
+    first = next(event for event in steps if event["step"] >= saved[0]["step"])
+    last = max((e for e in steps if e["step"] <= saved[-1]["step"]), key=lambda e: e["step"])
+    rate = (last["tokens"] - first["tokens"]) / (last["time"] - first["time"])
+    between = sorted(event["tokens_per_second"] for event in steps[len(steps) // 4 :])
+    return rate, len(saved) - 1, between[len(between) // 2]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("text", nargs="+")
+    parser.add_argument("--rows", type=int, default=64, help="rows of 1,024 tokens in a step")
+    parser.add_argument("--steps", type=int, default=400)
+    parser.add_argument("--checkpoint-every", type=int, default=100)
+    parser.add_argument("--set", nargs="*", default=[], help="other settings, table.key=value")
+    asked = parser.parse_args()
+    torch.set_float32_matmul_precision("high")
+    settings = recipes.override(
+        recipes.load("gpt2-124m"),
+        [
+            f"training.rows={asked.rows}",
+            f"training.tokens_per_step={asked.rows * 1024}",
+            f"training.steps={asked.steps}",
+            f"training.checkpoint_every={asked.checkpoint_every}",
+            f"training.validate_every={asked.steps}",
+            "training.sample_every=-1",
+            *asked.set,
+        ],
+    )
+    settings = replace(settings, data=replace(settings.data, train=tuple(asked.text)))
+    begin = time.perf_counter()
+    made = plan(settings, Stages(Console()))
+    print(f"prepared in {time.perf_counter() - begin:.1f} s: {dict(made.data)}")
+    before = bare_rate(made, 60)
+    with tempfile.TemporaryDirectory() as folder:
+        whole, saved, between = loop_rate(made, Path(folder) / "run")
+    after = bare_rate(made, 60)
+    bare = (before + after) / 2
+    print(f"\nGPT-2 124M, {asked.rows} × 1,024 tokens a step  [{machine()}]")
+    print(f"  bare step    {before:12,.0f} and {after:,.0f} tok/s (before and after)")
+    print(f"  whole loop   {whole:12,.0f} tok/s, {saved} checkpoints in it: {whole / bare:.3f}")
+    print(f"  median line  {between:12,.0f} tok/s: {between / bare:.3f}")
+
+
+if __name__ == "__main__":
+    main()
