@@ -33,12 +33,13 @@ def test_it_trains_completes_every_prompt_and_says_what_next(tmp_path, small, ca
         shown.index("learns Python"),
         shown.index("finished at step 250"),
         shown.index("bits/byte", shown.index("finished")),
-        *(shown.index(prompt, shown.index("What it writes")) for prompt in demo.PROMPTS),
+        shown.index("What it writes"),
         shown.index("train notes.txt"),
         shown.index("train --pairs"),
     ]
     assert order == sorted(order)
     written = shown[shown.index("What it writes") :]
+    assert all(prompt in written for prompt in demo.PROMPTS)
     assert "raise ValueError(i)" in written  # the only way this text ever goes on
     assert (tmp_path / "run" / "model.safetensors").exists()
 
