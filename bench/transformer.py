@@ -21,6 +21,9 @@ from torch.nn import functional as F
 
 import regard
 from regard.models.presets import GPT2
+from regard.training.optimizers import Optimizers
+from regard.training.precision import Weights
+from regard.training.settings import OptimizerSettings
 
 H200_PEAK = 989e12  # dense bf16 by the datasheet; the same peak nanoGPT's share is quoted against
 SHAPE = replace(GPT2, vocabulary=50304, dropout=0.0, attention_dropout=0.0)
@@ -55,29 +58,6 @@ def against_transformers(rows: int, length: int, rounds: int) -> None:
 
     timings = race({name: backwards(forward) for name, forward in forwards.items()}, rounds)
     report(f"GPT-2 small forward + backward, {rows} × {length} tokens", timings, rows * length)
-
-
-class MasterWeights:
-    """AdamW on float32 copies of bf16 weights: matrix products and traffic at half the bytes."""
-
-    def __init__(self, module: nn.Module) -> None:
-        self.weights = list(module.parameters())
-        self.masters = [w.detach().float() for w in self.weights]
-        module.to(torch.bfloat16)
-        self.optimizer = adamw(self.masters)
-
-    def step(self) -> None:
-        grads = [w.grad for w in self.weights]
-        norm = torch.nn.utils.get_total_norm(grads)
-        factor = (1.0 / (norm + 1e-6)).clamp(max=1.0)
-        for master, grad in zip(self.masters, grads, strict=True):
-            master.grad = grad.float()
-        torch._foreach_mul_([m.grad for m in self.masters], factor)
-        self.optimizer.step()
-        with torch.no_grad():
-            torch._foreach_copy_(self.weights, self.masters)
-        for weight in self.weights:
-            weight.grad = None
 
 
 def adamw(parameters: list[Tensor]) -> torch.optim.Optimizer:
@@ -118,12 +98,16 @@ def ours(config: regard.TransformerConfig, half: bool) -> Step:
 
     if not half:
         return autocast_step(module, loss)
-    masters, compiled = MasterWeights(module), torch.compile(loss)
+    weights = Weights(module, "bf16-weights")
+    optimizers = Optimizers(module, weights.masters, OptimizerSettings(peak=6e-4))
+    compiled = torch.compile(loss)
 
     def step(tokens: Tensor, targets: Tensor) -> Tensor:
         value = compiled(tokens, targets)
         value.backward()
-        masters.step()
+        weights.gather()
+        optimizers.step(1.0)
+        weights.publish()
         return value
 
     return step
