@@ -1,13 +1,17 @@
 """The command line: parse, call, print."""
 
+import inspect
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from importlib.metadata import version
+from io import TextIOWrapper
 from typing import Protocol
 
 import tyro
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
 from regard.commands.evaluate import Evaluate
@@ -17,7 +21,7 @@ from regard.commands.plot import Plot
 from regard.commands.recipes import Recipes
 from regard.commands.tokenize import LearnTokenizer, Tokenize
 from regard.commands.train import Train
-from regard.errors import RegardError
+from regard.errors import RegardError, nearest
 
 
 class Command(Protocol):
@@ -37,32 +41,83 @@ COMMANDS: dict[str, Callable[..., Command]] = {
     "models": Models,
     "describe": Describe,
 }
+ABOUT = "Sequence models from n-grams to Transformers, trained, measured, looked into."
+
+
+class ReaderGoneError(KeyboardInterrupt):
+    """Nobody reads what is printed any more (`| head`): stop, and keep what there is."""
+
+
+class Output(Console):
+    """A console that stops a command like Ctrl-C does when its reader has gone."""
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+        raise ReaderGoneError
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Run one command; a user's mistake is one message and exit code 2."""
-    if (arguments or sys.argv[1:]) == ["--version"]:
-        print(f"regard {version('regard')}")
-        return
-    command = tyro.extras.subcommand_cli_from_dict(
-        COMMANDS,
-        prog="regard",
-        description="Sequence models from n-grams to Transformers, trained, measured, looked into.",
-        args=arguments,
-    )
-    piped = not sys.stdout.isatty() and "COLUMNS" not in os.environ
-    try:
-        command.run(Console(width=200 if piped else None))
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # a text may hold what a terminal cannot spell
+            stream.reconfigure(errors="replace")
+    with _mistakes_told():
+        _run(sys.argv[1:] if arguments is None else arguments)
         sys.stdout.flush()
-    except RegardError as error:
-        Console(stderr=True).print(
-            Text("error: ", "bold red").append(str(error), "not bold default")
+
+
+def _run(arguments: Sequence[str]) -> None:
+    piped = not sys.stdout.isatty() and "COLUMNS" not in os.environ
+    console = Output(width=200 if piped else None)
+    name, *rest = arguments or ["--help"]
+    if name == "--version":
+        print(f"regard {version('regard')}")
+    elif name in ("--help", "-h", "help"):
+        _help(console)
+    elif name not in COMMANDS:
+        raise RegardError(f"there is no command {name!r}; {nearest(name, COMMANDS)}")
+    else:
+        command = tyro.cli(
+            COMMANDS[name],
+            prog=f"regard {name}",
+            args=rest,
+            config=(tyro.conf.FlagCreatePairsOff,),
         )
-        sys.exit(2)
-    except KeyboardInterrupt:
-        sys.exit(130)
-    except BrokenPipeError:  # the reader (`| head`) has seen enough
+        command.run(console)
+
+
+def _help(console: Console) -> None:
+    console.print(Text("usage: regard COMMAND …\n", "bold").append(f"\n{ABOUT}\n", "not bold"))
+    table = Table.grid(padding=(0, 2))
+    for name, command in COMMANDS.items():
+        about = (inspect.getdoc(command) or "").splitlines()[0]
+        table.add_row(Text(f"  {name}", "cyan"), Text(about))
+    console.print(table)
+    console.print("\n`regard COMMAND --help` tells the rest; `regard --version` the version.")
+
+
+@contextmanager
+def _mistakes_told() -> Iterator[None]:
+    """Each way in which a command ends before its end, and its exit code."""
+    try:
+        yield
+    except RegardError as error:
+        _fail(str(error))
+    except (ReaderGoneError, BrokenPipeError):  # the reader has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except KeyboardInterrupt:
+        Console(stderr=True).print("\ninterrupted")
+        sys.exit(130)
+    except OSError as error:  # a full disk, a name too long
+        what = f"{error.filename}: " if error.filename else ""
+        _fail(f"{what}{error.strerror or error}")
+
+
+def _fail(sentence: str) -> None:
+    console = Console(stderr=True)
+    words = Text("error: ", "bold red").append(sentence, "not bold default")
+    console.print(words, soft_wrap=not console.is_terminal)  # a file gets one line
+    sys.exit(2)
 
 
 if __name__ == "__main__":

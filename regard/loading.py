@@ -1,4 +1,4 @@
-"""A model in hand: loaded from a folder, looked at, saved again."""
+"""A model in hand: loaded from a run or a folder, looked at, saved again."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,16 +11,20 @@ from regard.errors import RegardError
 from regard.interchange.huggingface import load_folder, save_folder
 from regard.models.config import TransformerConfig
 from regard.models.transformer import Transformer, usable
+from regard.text.tokenizer import Tokenizer
+from regard.training.runs import is_run, open_run
 
 TYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
 
 @dataclass(frozen=True)
 class Model:
-    """A module with its settings, and the config.json it came with."""
+    """A module with its settings, and what it came with: a run's tokenizers, or a config.json."""
 
     module: Transformer
     extra: Mapping[str, Any] = field(default_factory=dict)  # `save` keeps its token ids
+    tokenizer: Tokenizer | None = None  # of a run: of its text, or of the target of pairs
+    source_tokenizer: Tokenizer | None = None  # of a run on pairs; often the same one
 
     @property
     def config(self) -> TransformerConfig:
@@ -30,17 +34,23 @@ class Model:
 def load(
     path: str | Path, device: torch.device | str = "cpu", dtype: torch.dtype | None = None
 ) -> Model:
-    """Load a Hugging Face folder of the GPT-2, BERT, Llama, T5 or Marian family.
+    """Load a run, or a Hugging Face folder of the GPT-2, BERT, Llama, T5 or Marian family.
 
     `load(path).module(tokens)` gives logits; for encoder–decoders
     `m.module(target, memory=m.module.encode(source))`. `dtype` None keeps the stored type.
     """
     folder = _path(path)
     if not is_folder(folder):
-        raise RegardError(f"{folder} is not a folder; give one with config.json and safetensors")
+        raise RegardError(
+            f"{folder} is not a folder; give a run, or one with config.json and safetensors"
+        )
     if dtype is not None and dtype not in TYPES:
         known = ", ".join(str(kind) for kind in TYPES)
         raise RegardError(f"weights cannot be loaded as {dtype}; choose one of {known}")
+    if is_run(folder):
+        run = open_run(folder, usable(device))
+        source = run.source_tokenizer if run.config.kind == "encoder-decoder" else None
+        return Model(run.module.to(dtype), {}, run.tokenizer, source)
     module, extra = load_folder(folder, usable(device), dtype)
     return Model(module, extra)
 

@@ -1,6 +1,7 @@
 """The commands as a person types them."""
 
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -8,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 import regard
-from regard.cli import main
+from regard.cli import COMMANDS, main
 from regard.models.presets import DIALLED, PRESETS
 
 
@@ -90,6 +91,38 @@ def test_a_mistake_is_one_message_on_stderr_and_exit_code_2(
     assert err.startswith("error: ")
     assert said in err
     assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("asked", [(), ("--help",), ("-h",)])
+def test_help_names_every_command_in_80_columns(capsys, monkeypatch, asked):
+    monkeypatch.setenv("COLUMNS", "80")
+    code, out, err = run(capsys, *asked)
+    assert (code, err) == (0, "")
+    named = re.findall(r"^  (\w+)", out, re.MULTILINE)
+    assert named == list(COMMANDS)
+    assert all(len(line) <= 80 for line in out.splitlines())
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_help_of_each_command_fits_80_columns_and_shows_no_empty_default(
+    capsys, monkeypatch, command
+):
+    monkeypatch.setenv("COLUMNS", "80")
+    code, out, _ = run(capsys, command, "--help")
+    assert code == 0
+    assert f"usage: regard {command}" in out
+    assert all(len(line) <= 80 for line in out.splitlines()[2:])  # the usage may be longer
+    assert not any(odd in out for odd in ("default: )", "''", "False", "None", "--no-", "STR"))
+
+
+def test_an_unknown_command_is_told_with_the_nearest(capsys):
+    code, out, err = run(capsys, "trian")
+    assert (code, out) == (2, "")
+    assert "did you mean 'train'?" in err
+
+
+def test_the_version_is_the_packages(capsys):
+    assert run(capsys, "--version")[1] == f"regard {regard.__version__}\n"
 
 
 def test_the_installed_module_runs_and_takes_no_memory_for_eight_billion_parameters():

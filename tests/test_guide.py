@@ -7,6 +7,8 @@ import pytest
 import torch
 
 import regard
+from regard.cli import COMMANDS
+from regard.training import recipes
 
 ROOT = Path(__file__).parent.parent
 
@@ -17,6 +19,7 @@ def snippets(name):
 
 def test_every_snippet_of_the_guide_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("REGARD_CACHE", str(tmp_path / "cache"))
     names: dict[str, object] = {}
     for snippet in snippets("docs/guide.md"):
         exec(compile(snippet, "guide.md", "exec"), names)
@@ -40,6 +43,22 @@ def test_what_the_guide_says_of_selectable_keys_is_true():
     selectable, normalised, keys = (names[n] for n in ("selectable", "normalised", "keys"))
     assert selectable(keys).tolist() == [True, True, True, True, False]
     assert selectable(normalised(keys)).tolist() == [True] * 5
+
+
+def test_the_recipe_of_the_guide_loads(tmp_path):
+    text = (ROOT / "docs/guide.md").read_text(encoding="utf-8")
+    (recipe,) = re.findall(r"```toml\n(.*?)```", text, re.S)
+    (tmp_path / "mine.toml").write_text(recipe)
+    settings = recipes.load(str(tmp_path / "mine.toml"))
+    assert (settings.training.steps, settings.tokenizer.kind) == (500, "char")
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/guide.md"])
+def test_every_command_shown_exists(page):
+    text = (ROOT / page).read_text(encoding="utf-8")
+    shown = re.findall(r"^    (?:\.venv/bin/)?regard (\S+)", text, re.M)
+    assert len(shown) > 2
+    assert set(shown) <= set(COMMANDS)
 
 
 @pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "docs/map.md", "docs/guide.md"])

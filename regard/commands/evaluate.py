@@ -1,15 +1,18 @@
 """`regard evaluate`: the figures of a run on some data."""
 
 import json
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from regard.commands.names import check_writable, readable
 from regard.data import tasks
 from regard.data.buckets import Buckets
 from regard.data.pairs import (
@@ -24,9 +27,9 @@ from regard.data.pairs import (
 from regard.data.stream import MaskedStream, Stream
 from regard.data.texts import gather
 from regard.data.tokens import prepare
-from regard.errors import RegardError
+from regard.errors import Problems, RegardError
 from regard.training.evaluation import Scores, compare, measure, rules, translations
-from regard.training.objectives import objective_for
+from regard.training.objectives import Objective, objective_for
 from regard.training.precision import Precision
 from regard.training.runs import Run, open_run
 from regard.training.setup import device_for
@@ -39,42 +42,70 @@ ROWS = 32  # computed at once
 class Evaluate:
     """Measure a run on whole texts or pairs: always the same figures.
 
-    Without data, the part that the run itself held out.
+    $ regard evaluate runs/notes                   what the run itself held out
+    $ regard evaluate runs/notes other.txt --json
+    $ regard evaluate runs/en-de en.txt de.txt --beam 5
     """
 
     path: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")]
     """A run's folder."""
-    data: Annotated[tyro.conf.Positional[Names], tyro.conf.arg(metavar="DATA")] = ()
-    """Text files, folders or globs; for pairs a source and a target file, a .tsv, a .jsonl or a
-    built-in task; `python` is its held-out part."""
-    pairs: Names = ()
+    data: Annotated[
+        tyro.conf.Positional[Names],
+        tyro.conf.arg(
+            metavar="DATA…",
+            help="Text files, folders or globs, or - for standard input; for pairs a source and a "
+            "target file, one .tsv or .jsonl file, or a built-in task; `python` is its held-out "
+            "part.",
+            help_behavior_hint="(default: what the run held out)",
+        ),
+    ] = ()
+    pairs: Annotated[Names, tyro.conf.arg(metavar="FILE…", help_behavior_hint="")] = ()
     """The same as DATA, for pairs."""
-    beam: int = 1
+    beam: Annotated[int, tyro.conf.arg(metavar="N")] = 1
     """Hypotheses kept while translating; 1 is greedy."""
-    tokenised: bool = False
+    tokenised: Annotated[bool, tyro.conf.arg(help_behavior_hint="")] = False
     """The text is tokenised already: BLEU counts what stands between blanks."""
-    written: str = ""
+    written: Annotated[str, tyro.conf.arg(metavar="FILE", help_behavior_hint="")] = ""
     """A file to write the translations to."""
-    device: str = "auto"
+    device: Annotated[str, tyro.conf.arg(metavar="NAME")] = "auto"
     """cpu, cuda, or what there is."""
-    json: bool = False
+    json: Annotated[bool, tyro.conf.arg(help_behavior_hint="")] = False
     """Print one JSON object and nothing else."""
 
     def run(self, console: Console) -> None:
         run = open_run(Path(self.path), device_for(self.device))
-        given = self.data or self.pairs
+        given = self._given(run)
         scores, warnings = (
             self._pairs(run, given) if run.settings.data.pairs else evaluate_text(run, given)
         )
-        if self.json:
-            print(json.dumps(scores.figures()))
-            return
+        notes = Console(stderr=True) if self.json else console
         for warning in warnings:
-            console.print(Text(f"note: {warning}", "yellow"))
-        show(scores, " ".join(given) or "held out", console)
+            notes.print(Text(f"note: {warning}", "yellow"), soft_wrap=self.json)
+        if self.json:
+            print(json.dumps(figures(scores), allow_nan=False))
+        else:
+            show(scores, " ".join(self.data or self.pairs) or "held out", console)
+
+    def _given(self, run: Run) -> Names:
+        """The data to evaluate on, if any; what does not suit the run is told before the work."""
+        problems = Problems("evaluate")
+        problems.require(not (self.data and self.pairs), "give DATA or --pairs, not both")
+        if not run.settings.data.pairs:
+            for name in ("pairs", "tokenised", "written"):
+                problems.require(
+                    not getattr(self, name),
+                    f"--{name} is for runs on pairs; {self.path} is on text",
+                )
+        problems.require(self.beam > 0, f"--beam must be at least 1, not {self.beam}")
+        problems.report()
+        if self.written:
+            check_writable(Path(self.written))
+        return readable(self.data or self.pairs)
 
     def _pairs(self, run: Run, given: Names) -> tuple[Scores, list[str]]:
         texts, counts = _pair_texts(run, given)
+        if not texts and not given:
+            raise RegardError("the run held nothing out; name some pairs to evaluate it on")
         if not texts:
             raise RegardError(f"there are no pairs in {' and '.join(given)}")
         pairs = encode_pairs(texts, run.source_tokenizer, run.tokenizer, run.config.context - 1)
@@ -85,15 +116,35 @@ class Evaluate:
         scores = measure(run.module, objective, feed.held_out(ROWS))
         written = translations(run.module, pairs, run.tokenizer, beams=self.beam, rows=ROWS)
         if self.written:
-            lines = "".join(" ".join(line.split("\n")) + "\n" for line in written)
-            Path(self.written).write_text(lines, encoding="utf-8")
+            _write(Path(self.written), written)
         scores = compare(scores, written, [pair.target for pair in pairs.texts], self.tokenised)
-        how = f"beam {self.beam}" if self.beam > 1 else "greedy"
-        scores = replace(scores, rules=f"{rules(objective, 0)}; translations: {how}")
+        scores = replace(scores, rules=pair_rules(objective, self.beam))
         return scores, [
             *counts.sentences(),
             *pairs.counts.sentences(run.config.context - 1),
         ]
+
+
+def _write(path: Path, lines: Sequence[str]) -> None:
+    """One line for each text, whatever is in it."""
+    whole = "".join(" ".join(line.split("\n")) + "\n" for line in lines)
+    path.write_text(whole, encoding="utf-8", errors="replace")
+
+
+def pair_rules(objective: Objective, beams: int) -> str:
+    """How figures on pairs were counted."""
+    how = f"beam {beams}" if beams > 1 else "greedy"
+    return f"{rules(objective, 0)}; translations: {how}"
+
+
+def figures(scores: Scores) -> dict[str, Any]:
+    """The scores as JSON can hold them: null for what has no meaning or no end."""
+    found = scores.figures()
+    found.setdefault("bits_per_byte", None)
+    return {
+        name: None if isinstance(value, float) and not math.isfinite(value) else value
+        for name, value in found.items()
+    }
 
 
 def _pair_texts(run: Run, given: Names) -> tuple[list[Pair], Counts]:

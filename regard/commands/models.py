@@ -17,6 +17,7 @@ from regard.loading import is_folder
 from regard.models.config import TransformerConfig
 from regard.models.presets import DIALLED, PRESETS, preset
 from regard.models.transformer import build
+from regard.training.runs import config_of, is_run
 
 
 @dataclass(frozen=True)
@@ -68,10 +69,10 @@ def _row(name: str) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Describe:
-    """Print a model's tree with shapes and parameter counts, without making its weights."""
+    """Print a model's tree with shapes and parameter counts; no weights are made."""
 
     name: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="NAME")]
-    """A model that `regard models` lists, or a Hugging Face folder."""
+    """A model that `regard models` lists, a run, or a Hugging Face folder."""
 
     def run(self, console: Console) -> None:
         config = _config(self.name)
@@ -88,7 +89,8 @@ def _config(name: str) -> TransformerConfig:
         return preset(name)
     except RegardError:
         if name and is_folder(Path(name)):
-            return open_folder(Path(name))[1]
+            folder = Path(name)
+            return config_of(folder) if is_run(folder) else open_folder(folder)[1]
         raise
 
 

@@ -1,48 +1,73 @@
 """`regard recipes`: named settings, and what can be set."""
 
 import inspect
+import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
+import tyro
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from regard.models.config import TransformerConfig
 from regard.training import recipes
 from regard.training.settings import Settings
+
+LEARNED = ("vocabulary", "source_vocabulary")  # the tokenizer's: no setting of the model
 
 
 @dataclass(frozen=True)
 class Recipes:
     """List the recipes, or every setting that a recipe or --set can change."""
 
-    settings: bool = False
+    settings: Annotated[bool, tyro.conf.arg(help_behavior_hint="")] = False
     """List the settings with their defaults."""
 
     def run(self, console: Console) -> None:
         if self.settings:
             for name, section in vars(Settings()).items():
-                if name != "model":
-                    _list(name, section, console)
-            console.print(Text("[model]", "bold"))
-            console.print("  preset and any field that `regard describe NAME` shows")
+                console.print(Text(f"[{name}]", "bold"))
+                _list(section, console, left_out=("changes",))
+                if name == "model":
+                    console.print(Text("  and in place of what the preset has:", "dim"))
+                    _list(TransformerConfig(), console, LEARNED)
             return
         table = Table(box=None, header_style="bold", pad_edge=False)
-        table.add_column("recipe", style="cyan")
+        table.add_column("recipe", style="cyan", no_wrap=True)
         table.add_column("what it does")
         for name in recipes.names():
             table.add_row(Text(name), Text(recipes.about(name)))
         console.print(table)
+        console.print(
+            Text("\n`regard train DATA --recipe NAME` uses one; a TOML file or a run is one too.")
+        )
 
 
-def _list(name: str, section: Any, console: Console) -> None:
+def _list(section: Any, console: Console, left_out: tuple[str, ...]) -> None:
     """One table of settings; what each means is the comment beside it in the source."""
     source = inspect.getsource(type(section))
-    console.print(Text(f"[{name}]", "bold"))
+    kinds = get_type_hints(type(section))
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True)
     for setting in fields(section):
+        if setting.name in left_out:
+            continue
         meaning = re.search(rf"^    {setting.name}:.*?#\s*(.+)$", source, re.MULTILINE)
-        line = Text(f"  {setting.name} = {getattr(section, setting.name)!r}")
-        if meaning:
-            line.append(f"   {meaning[1]}", "dim")
-        console.print(line)
+        said = [meaning[1]] if meaning else []
+        if get_origin(kinds[setting.name]) is Literal:
+            said.insert(0, f"one of {', '.join(get_args(kinds[setting.name]))}")
+        line = f"  {setting.name} = {toml(getattr(section, setting.name))}"
+        table.add_row(Text(line), Text("; ".join(said), "dim"))
+    console.print(table)
+
+
+def toml(value: Any) -> str:
+    """A value as a recipe or --set spells it."""
+    if value is None:
+        return "false"  # TOML has no none; so does run.toml write it
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key} = {toml(inner)}" for key, inner in value.items()) + "}"
+    return json.dumps(value, ensure_ascii=False)

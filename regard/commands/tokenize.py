@@ -8,46 +8,56 @@ import tyro
 from rich.console import Console
 from rich.text import Text
 
+from regard.commands.names import STREAM, check_writable, readable, standard_input
 from regard.data.texts import gather
 from regard.errors import RegardError
+from regard.loading import is_folder
+from regard.text.damage import escaped
 from regard.text.learning import learn
+from regard.text.sources import find, pieces
 from regard.text.tokenizer import KINDS, Tokenizer
+from regard.training.runs import TOKENIZER
 from regard.training.setup import LEARN_FROM, vocabulary_for
 from regard.training.stages import Stages
 
-COLOURS = ("on grey23", "on dark_green", "on dark_blue", "on dark_red", "on purple4")
+COLOURS = tuple(
+    f"white on {name}" for name in ("grey23", "dark_green", "dark_blue", "dark_red", "purple4")
+)
 SHOWN = 2000  # tokens; counts are of the whole text
 
 
 @dataclass(frozen=True)
 class Tokenize:
-    """Show a text's tokens in colour, and count them."""
+    """Show a text's tokens in colour, and count them.
 
-    how: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="HOW")]
-    """A run's folder, a tokenizer.json, or char, word, byte or bpe to learn it from the text."""
+    $ regard tokenize runs/notes "a text"   by the tokenizer of a run
+    $ regard tokenize word notes.txt        by words, learned from the file itself
+    """
+
+    how: Annotated[
+        tyro.conf.Positional[str],
+        tyro.conf.arg(
+            metavar="HOW",
+            help="A run's folder, a tokenizer.json (a run may have a source_tokenizer.json too), "
+            "or char, word, byte or bpe to learn it from the text.",
+        ),
+    ]
     text: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="TEXT")]
-    """The text itself, or a file with it."""
-    ids: bool = False
+    """The text itself, a file with it, or - for standard input."""
+    ids: Annotated[bool, tyro.conf.arg(help_behavior_hint="")] = False
     """Print the ids too."""
 
     def run(self, console: Console) -> None:
         text = _text(self.text)
         tokenizer = _tokenizer(self.how, text)
         ids = tokenizer.encode(text)
-        shown = ids[:SHOWN]
-        line = Text()
-        for place, piece in enumerate(tokenizer.pieces(shown.tolist())):
-            line.append(piece, COLOURS[place % len(COLOURS)] if console.is_terminal else None)
-            if not console.is_terminal and place + 1 < len(shown):
-                line.append("|")
-            if piece.endswith("↵"):
-                line.append("\n")
-        console.print(line, soft_wrap=True)
+        shown = ids[:SHOWN].tolist()
+        console.print(_line(tokenizer.pieces(shown), _coloured(console)), soft_wrap=True)
+        if self.ids:
+            console.print(Text(" ".join(map(str, shown))), soft_wrap=True)
         if len(ids) > SHOWN:
             console.print(Text(f"… and {len(ids) - SHOWN:,} more", "dim"))
-        if self.ids:
-            console.print(Text(" ".join(map(str, shown.tolist()))), soft_wrap=True)
-        size = len(text)
+        size = len(escaped(text))
         per = f"{size / len(ids):.2f} bytes a token" if len(ids) else "nothing to cut"
         console.print(
             Text(
@@ -59,50 +69,86 @@ class Tokenize:
             console.print(Text(f"{unknown:,} unknown", "yellow"))
 
 
-def _text(given: str) -> bytes:
+def _coloured(console: Console) -> bool:
+    """Whether colours tell the tokens apart."""
+    return console.is_terminal and console.color_system is not None and not console.no_color
+
+
+def _line(shown: list[str], coloured: bool) -> Text:
+    """Tokens in turning colours, or with a bar between each two; a newline ends a line."""
+    line = Text()
+    for place, piece in enumerate(shown):
+        line.append(piece, COLOURS[place % len(COLOURS)] if coloured else None)
+        if place + 1 < len(shown):
+            line.append("" if coloured else "|").append("\n" if piece.endswith("↵") else "")
+    return line
+
+
+def _text(given: str) -> str:
+    if given == STREAM:
+        return standard_input()
     try:
-        if Path(given).is_file():
-            return Path(given).read_bytes()
+        there = Path(given).is_file()
     except (OSError, ValueError):  # too long for a name: surely a text
-        pass
-    return given.encode("utf-8", "surrogateescape")
+        there = False
+    if there:
+        (path,) = find([given]).files
+        return "".join(text for text, _ in pieces(path))
+    if len(given.split()) == 1 and ("/" in given or Path(given).suffix[1:].isalpha()):
+        words = Text(f"note: there is no file {given}; it is taken as the text itself", "yellow")
+        Console(stderr=True).print(words, soft_wrap=True)
+    return given
 
 
-def _tokenizer(how: str, text: bytes) -> Tokenizer:
-    path = Path(how)
+def _tokenizer(how: str, text: str) -> Tokenizer:
     if how in KINDS:
         kind = next(kind for kind in KINDS if kind == how)
-        words = text.decode("utf-8", "surrogateescape")
-        return learn(kind, [words], vocabulary_for(kind, len(words)))
-    if path.is_dir():
-        path = path / "tokenizer.json"
+        return learn(kind, [text], vocabulary_for(kind, len(text)))
+    path = Path(how) / TOKENIZER if is_folder(Path(how)) else Path(how)
     if not path.is_file():
-        raise RegardError(f"{how} is no run, no tokenizer.json and none of {', '.join(KINDS)}")
+        raise RegardError(f"{how} is no run, no {TOKENIZER} and none of {', '.join(KINDS)}")
     return Tokenizer.load(path)
 
 
 @dataclass(frozen=True)
 class LearnTokenizer:
-    """Learn a tokenizer from text and write it as tokenizer.json."""
+    """Learn a tokenizer from text and write it as tokenizer.json.
 
-    data: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="DATA")]
-    """Files, folders, globs (.gz and .jsonl too), or `python`."""
-    out: Annotated[str, tyro.conf.arg(aliases=["-o"])] = "tokenizer.json"
+    $ regard tokenizer books/ --kind bpe --vocabulary 8000 -o books.json
+    $ regard train books/ --set tokenizer.file=books.json
+    """
+
+    data: Annotated[
+        tyro.conf.Positional[tuple[str, ...]],
+        tyro.conf.arg(metavar="DATA…", help_behavior_hint="(required)"),
+    ] = ()
+    """Files, folders, globs (.gz and .jsonl too), - for standard input, or `python`."""
+    out: Annotated[str, tyro.conf.arg(aliases=["-o"], metavar="FILE")] = "tokenizer.json"
     """Where to write it."""
     kind: Literal["bpe", "byte", "char", "word"] = "bpe"
     """How text is cut."""
-    vocabulary: int = 0
-    """How many tokens, specials included; 0: by the size of the text."""
+    vocabulary: Annotated[
+        int, tyro.conf.arg(metavar="N", help_behavior_hint="(default: by the size of the text)")
+    ] = 0
+    """How many tokens, specials included."""
 
     def run(self, console: Console) -> None:
+        if not self.data:
+            raise RegardError("name some text to learn from: files, folders, globs, or -")
+        if is_folder(Path(self.out)):
+            raise RegardError(f"{self.out} is a folder; name a file to write to")
+        check_writable(Path(self.out))
         stages = Stages(console)
         with stages.stage("reading") as progress:
-            texts = gather(self.data, held_out=0.0, progress=progress)
+            texts = gather(readable(self.data), held_out=0.0, progress=progress)
         size = texts.census.characters
         vocabulary = self.vocabulary or vocabulary_for(self.kind, size)
         with stages.stage(f"learning {self.kind} tokens", min(size, LEARN_FROM)) as progress:
             found = learn(self.kind, texts.texts("train", LEARN_FROM), vocabulary, progress)
-        found.save(Path(self.out))
+        try:
+            found.save(Path(self.out))
+        except OSError as error:
+            raise RegardError(f"cannot write {self.out}: {error.strerror or error}") from None
         for warning in texts.warnings:
             console.print(Text(f"note: {warning}", "yellow"))
         console.print(

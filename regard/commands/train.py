@@ -1,8 +1,14 @@
 """`regard train`: from data to a run."""
 
+import glob
+import os
 import shlex
+import shutil
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -12,12 +18,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from regard.commands.evaluate import show
+from regard.commands.evaluate import pair_rules, show
+from regard.commands.names import STREAM, check_writable, lasting
+from regard.commands.recipes import toml
 from regard.data.buckets import Buckets
-from regard.data.tokens import cache_folder
 from regard.errors import RegardError
 from regard.models.transformer import Transformer, build
-from regard.text.sources import spool
 from regard.training import recipes, runs
 from regard.training.evaluation import Scores, compare, rules, translations
 from regard.training.log import Log, Sink, Sinks
@@ -31,94 +37,125 @@ from regard.training.throughput import peak
 from regard.training.view import view
 
 Names = tuple[str, ...]
+UNSAID = -(1 << 62)  # a number that nobody gives
 
 
 @dataclass(frozen=True)
 class Train:
     """Train a model on text or on pairs of texts.
 
-    `regard train notes.txt` learns to write like notes.txt; `regard train --pairs en.txt de.txt`
-    learns to translate line by line. `python`, `reverse`, `copy`, `sort` and `dates` are built in.
+    $ regard train notes.txt                learns to write like notes.txt
+    $ regard train 'books/*.txt' --steps 5000 --model regard-8 --out runs/books
+    $ regard train --pairs en.txt de.txt    learns to translate line by line
+    $ regard train reverse                  a built-in task, as copy, sort, dates
+    $ regard train python                   the standard library's own source
+    $ regard train --recipe runs/books --seed 1    that run with another seed
     """
 
-    data: Annotated[tyro.conf.Positional[Names], tyro.conf.arg(metavar="DATA")] = ()
+    data: Annotated[
+        tyro.conf.Positional[Names], tyro.conf.arg(metavar="DATA…", help_behavior_hint="")
+    ] = ()
     """Files, folders, globs (.gz and .jsonl too), - for standard input, or a built-in name."""
-    pairs: Names = ()
+    pairs: Annotated[Names, tyro.conf.arg(metavar="FILE…", help_behavior_hint="")] = ()
     """A source and a target file, aligned line by line; or one .tsv or .jsonl file."""
-    valid: Names = ()
-    """Held-out files; without them, a part of the data is held out."""
-    out: str = ""
-    """The run's folder (default: runs/ and the name of the data)."""
-    recipe: str = ""
+    valid: Annotated[
+        tyro.conf.UseAppendAction[tuple[Names, ...]],
+        tyro.conf.arg(metavar="FILE…", help_behavior_hint="(default: a part of the data)"),
+    ] = ()
+    """Held-out files."""
+    out: Annotated[
+        str,
+        tyro.conf.arg(metavar="RUN", help_behavior_hint="(default: runs/ and the data's name)"),
+    ] = ""
+    """The run's folder."""
+    recipe: Annotated[str, tyro.conf.arg(metavar="NAME", help_behavior_hint="")] = ""
     """Settings by name (`regard recipes` lists them), from a TOML file, or from another run."""
-    model: str = ""
-    """A model that `regard models` lists (default: one that suits data and machine)."""
-    steps: int = 0
-    """Optimizer steps (default 1000)."""
-    tokenizer: Literal["", "bpe", "byte", "char", "word"] = ""
-    """How text is cut into tokens (default: bpe; char for built-in tasks)."""
-    seed: int = -1
-    """What all that is random follows from (default 0)."""
-    set: Names = ()
-    """Any setting, as table.key=value, e.g. optimizer.kind=muon; `regard recipes --settings` lists
-    them."""
-    dry_run: bool = False
-    """Print the model, the data and all settings, and do not train."""
-    tensorboard: bool = False
+    model: Annotated[
+        str,
+        tyro.conf.arg(
+            metavar="NAME", help_behavior_hint="(default: one that suits data and machine)"
+        ),
+    ] = ""
+    """A model that `regard models` lists."""
+    steps: Annotated[int, tyro.conf.arg(metavar="N", help_behavior_hint="(default: 1000)")] = UNSAID
+    """Optimizer steps."""
+    tokenizer: Annotated[
+        Literal["auto", "bpe", "byte", "char", "word"],
+        tyro.conf.arg(help_behavior_hint="(default: bpe; char for built-in tasks)"),
+    ] = "auto"
+    """How text is cut into tokens."""
+    seed: Annotated[int, tyro.conf.arg(metavar="N", help_behavior_hint="(default: 0)")] = UNSAID
+    """What all that is random follows from."""
+    set: Annotated[
+        tyro.conf.UseAppendAction[tuple[Names, ...]],
+        tyro.conf.arg(
+            metavar="TABLE.KEY=VALUE…",
+            help="Any setting, e.g. optimizer.kind=muon; `regard recipes --settings` lists them.",
+            help_behavior_hint="",
+        ),
+    ] = ()
+    dry_run: Annotated[bool, tyro.conf.arg(help_behavior_hint="")] = False
+    """Print model, data and all settings, and train nothing."""
+    tensorboard: Annotated[bool, tyro.conf.arg(help_behavior_hint="")] = False
     """Write TensorBoard files into the run's folder too."""
 
     def run(self, console: Console) -> None:
+        if self.out and not self.dry_run:
+            _check_free(Path(self.out))
         settings = self.settings()
         made = plan(settings, Stages(console))
-        folder = self._folder(made)
+        folder = Path(self.out) if self.out else fresh(made, streamed=STREAM in self.data)
         describe(made, folder, console, full=self.dry_run)
         if self.dry_run:
             return
-        outcome = train(made, folder, console)
-        if outcome.reason == "interrupted":
+        if train(made, folder, console).reason == "interrupted":
             sys.exit(130)
 
     def settings(self) -> Settings:
         """The recipe's settings with what the command line says."""
-        settings = recipes.load(self.recipe) if self.recipe else Settings()
-        settings = recipes.override(settings, self.set)
-        given = self.pairs or self.data
         if self.pairs and self.data:
             raise RegardError("give --pairs or text to train on, not both")
-        changes: dict[str, dict[str, Any]] = {
-            "data": {"train": [_spooled(name) for name in given], "valid": list(self.valid)},
-            "model": {"preset": self.model},
-            "tokenizer": {"kind": self.tokenizer},
-            "training": {"steps": self.steps, "tensorboard": self.tensorboard},
-        }
-        said = {
-            table: {key: value for key, value in keys.items() if value}
-            for table, keys in changes.items()
-        }
-        if self.seed >= 0:
-            said["training"]["seed"] = self.seed
-        if given:
-            said["data"]["pairs"] = bool(self.pairs)
-        if self.model:  # another model than the recipe's: its changes are not meant
+        changes = list(chain(*self.set))
+        settings = recipes.load(self.recipe) if self.recipe else Settings()
+        named = self.model or any(c.partition("=")[0].strip() == "model.preset" for c in changes)
+        if named:  # another model than the recipe's: its changes are not meant
             settings = replace(settings, model=replace(settings.model, changes={}))
-            settings = recipes.override(settings, [s for s in self.set if s.startswith("model.")])
-        return settings.changed(said, "command line")
+        settings = recipes.override(settings, changes)
+        return settings.changed(self._said(), "command line")
 
-    def _folder(self, made: Plan) -> Path:
-        folder = Path(self.out) if self.out else _fresh(made)
-        if not self.dry_run and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise RegardError(f"{folder} is already there; choose another --out, or remove it")
-        return folder
+    def _said(self) -> dict[str, dict[str, Any]]:
+        """What the options change, by table; nothing for those that were not given."""
+        given, valid = self.pairs or self.data, tuple(chain(*self.valid))
+        said: dict[str, dict[str, Any]] = {name: {} for name in ("data", "model", "tokenizer")}
+        training = {"steps": self.steps, "seed": self.seed}
+        said["training"] = {key: value for key, value in training.items() if value != UNSAID}
+        if given:  # and what a recipe holds out is not of this data
+            said["data"] |= {"train": lasting(given), "valid": lasting(valid)}
+        elif valid:
+            said["data"]["valid"] = lasting(valid)
+        if self.pairs:
+            said["data"]["pairs"] = True
+        if self.model:
+            said["model"]["preset"] = self.model
+        if self.tokenizer != "auto":
+            said["tokenizer"]["kind"] = self.tokenizer
+        if self.tensorboard:
+            said["training"]["tensorboard"] = True
+        return said
 
 
-def _spooled(name: str) -> str:
-    """Standard input as a file; any other name as it is."""
-    return str(spool(sys.stdin.buffer, cache_folder() / "streams")) if name == "-" else name
+def _check_free(folder: Path) -> None:
+    """Whether a run can be written there; said before minutes of reading."""
+    if os.path.lexists(folder) and (not folder.is_dir() or any(folder.iterdir())):
+        raise RegardError(f"{folder} is already there; choose another --out, or remove it")
+    check_writable(folder)
 
 
-def _fresh(made: Plan) -> Path:
+def fresh(made: Plan, streamed: bool = False) -> Path:
     """A folder in runs/ named after the data that is not there yet."""
-    name = Path(made.settings.data.train[0]).name.split(".")[0] or "run"
+    data = made.settings.data
+    stems = [_stem(Path(given)) for given in data.train[: 2 if data.pairs else 1]]
+    name = "stdin" if streamed else "-".join(dict.fromkeys(stems))
     folder, number = Path("runs") / name, 1
     while folder.exists():
         number += 1
@@ -126,47 +163,94 @@ def _fresh(made: Plan) -> Path:
     return folder
 
 
+def _stem(path: Path) -> str:
+    """What a file or folder is about; of a pattern, the folder it stands in."""
+    while glob.has_magic(path.name):
+        path = path.parent
+    return path.name.lstrip(".").split(".")[0] or "run"
+
+
 def describe(made: Plan, folder: Path, console: Console, full: bool) -> None:
-    """Print what is going to be trained; `full`: every setting too."""
+    """Print the data; `full`: the model and every setting too, which a view tells at its start."""
     config, training = made.config, made.settings.training
-    module = build(config, "meta")
-    count = sum(weight.numel() for weight in module.parameters())
-    parts = -(-made.feed.step(0).rows // training.rows)
-    facts = {
-        **made.data,
-        "model": f"{made.settings.model.preset}: {config.kind}, {count:,} parameters, "
-        f"{config.layers} layers, width {config.width}",
-        "objective": made.objective.name,
-        "steps": f"{training.steps:,} of up to {training.tokens_per_step:,} tokens, "
-        f"{made.feed.epoch(training.steps):.3g} epochs"
-        + (f", in {parts} parts of {training.rows} rows" if parts > 1 else ""),
-        "machine": f"{made.device}, {made.precision}" + (", compiled" if made.compiled else ""),
-        "run": str(folder),
-    }
+    facts = dict(made.data)
+    if full:
+        count = sum(weight.numel() for weight in build(config, "meta").parameters())
+        parts = -(-made.feed.step(0).rows // training.rows)
+        facts |= {
+            "model": f"{made.settings.model.preset}: {config.kind}, {count:,} parameters, "
+            f"{config.layers} layers, width {config.width}",
+            "objective": made.objective.name,
+            "steps": f"{training.steps:,} of up to {training.tokens_per_step:,} tokens, "
+            f"{made.feed.epoch(training.steps):,.3g} epochs"
+            + (f", in {parts} parts of {training.rows} rows" if parts > 1 else ""),
+            "machine": f"{made.device}, {made.precision}" + ", compiled" * made.compiled,
+            "run": f"{folder} (not written)",
+        }
     table = Table.grid(padding=(0, 2))
     for name, fact in facts.items():
         table.add_row(Text(name, "bold"), Text(fact))
     console.print(table)
-    for warning in made.warnings:
-        console.print(Text(f"note: {warning}", "yellow"))
     if full:
-        console.print()
+        for warning in made.warnings:
+            console.print(Text(f"note: {warning}", "yellow"))
         for name, values in made.settings.tables().items():
-            console.print(Text(f"[{name}]", "bold"))
+            console.print(Text(f"\n[{name}]", "bold"))
             for key, value in values.items():
-                console.print(Text(f"  {key} = {value!r}"))
+                console.print(Text(f"{key} = {toml(value)}"), soft_wrap=True)
 
 
 def train(made: Plan, folder: Path, console: Console, hints: bool = True) -> Outcome:
     """Carry out a plan: write the run's folder, train, evaluate, and say what next (`hints`)."""
     torch.manual_seed(made.settings.training.seed)
     module = build(made.config, made.device)
-    runs.write_run(folder, made.settings, made.config, list(made.tokenizers))
-    listening: list[Sink] = [Log(folder), view(console, made.settings.training.log_every)]
+    with _kept_if_begun(folder) as begun:
+        runs.write_run(folder, made.settings, made.config, list(made.tokenizers))
+        sink = Sinks([])
+        try:
+            sink.sinks += _listening(made, folder, console)
+            job = _job(made, module, folder, sink)
+            sink.write(_start(job, made, folder))
+            for warning in made.warnings:
+                sink.write({"event": "warning", "step": 0, "time": 0.0, "message": warning})
+            loop = Loop(job)
+            begun.append(loop)
+            outcome = loop.run()
+            if outcome.step:
+                runs.write_weights(folder, loop.weights.masters)
+        finally:
+            sink.close()
+    if outcome.reason == "interrupted":
+        _show_interrupted(outcome, folder, console)
+    elif outcome.scores is not None:
+        _show_scores(made, module, outcome.scores, console)
+        if hints:
+            _show_next(made, folder, console)
+    return outcome
+
+
+@contextmanager
+def _kept_if_begun(folder: Path) -> Iterator[list[Loop]]:
+    """A new folder goes again if no step of the loop was done: the next try finds it free."""
+    there, begun = folder.is_dir(), list[Loop]()
+    try:
+        yield begun
+    finally:
+        if not any(loop.done for loop in begun):
+            shutil.rmtree(folder, ignore_errors=True)
+            if there:
+                folder.mkdir()
+
+
+def _listening(made: Plan, folder: Path, console: Console) -> Iterator[Sink]:
+    yield Log(folder)
     if made.settings.training.tensorboard:
-        listening.append(TensorBoard(folder / "tensorboard"))
-    sink = Sinks(listening)
-    job = Job(
+        yield TensorBoard(folder / "tensorboard")
+    yield view(console, made.settings.training.log_every)  # the last one, which may be gone
+
+
+def _job(made: Plan, module: Transformer, folder: Path, sink: Sink) -> Job:
+    return Job(
         module,
         made.objective,
         made.feed,
@@ -180,20 +264,6 @@ def train(made: Plan, folder: Path, console: Console, hints: bool = True) -> Out
         made.valid_bytes,
         sampler(made, module),
     )
-    try:
-        sink.write(_start(job, made, folder))
-        for warning in made.warnings:
-            sink.write({"event": "warning", "step": 0, "time": 0.0, "message": warning})
-        outcome = Loop(job).run()
-        if outcome.step:
-            runs.write_weights(folder, module)
-    finally:
-        sink.close()
-    if outcome.scores is not None:
-        _show_scores(made, module, outcome.scores, console)
-        if hints:
-            _show_next(made, folder, console)
-    return outcome
 
 
 def _start(job: Job, made: Plan, folder: Path) -> dict[str, Any]:
@@ -221,13 +291,26 @@ def _start(job: Job, made: Plan, folder: Path) -> dict[str, Any]:
 
 def _show_scores(made: Plan, module: Transformer, scores: Scores, console: Console) -> None:
     """The final figures over the held-out part."""
-    if isinstance(made.feed, Buckets) and len(made.feed.valid):
+    if not scores.tokens:
+        return
+    how = rules(made.objective, made.settings.training.context)
+    if isinstance(made.feed, Buckets):
         pairs = made.feed.valid
-        written = translations(module, pairs, made.tokenizers[0], precision=made.precision)
+        with Stages(console).stage("translating what was held out"):
+            written = translations(module, pairs, made.tokenizers[0], precision=made.precision)
         scores = compare(scores, written, [pair.target for pair in pairs.texts], tokenised=False)
-    if scores.tokens:
-        context = made.settings.training.context
-        show(replace(scores, rules=rules(made.objective, context)), "held out", console)
+        how = pair_rules(made.objective, 1)
+    show(replace(scores, rules=how), "held out", console)
+
+
+def _show_interrupted(outcome: Outcome, folder: Path, console: Console) -> None:
+    words = "interrupted before the first step; nothing was kept"
+    if outcome.step:
+        words = (
+            f"interrupted at step {outcome.step:,}; {folder} holds the weights of step "
+            f"{outcome.best_step or outcome.step:,}, ready to use"
+        )
+    console.print(Text(words, "yellow"))
 
 
 def _show_next(made: Plan, folder: Path, console: Console) -> None:
@@ -235,5 +318,9 @@ def _show_next(made: Plan, folder: Path, console: Console) -> None:
     prompt = prompts.get(made.objective.name, "a text")
     if isinstance(made.feed, Buckets) and len(made.feed.valid):
         prompt = made.feed.valid.texts[0].source
-    console.print(Text(f"\nnext: regard generate {folder} {shlex.quote(prompt)}", "dim"))
-    console.print(Text(f"      regard plot {folder}", "dim"))
+    run = shlex.quote(str(folder))
+    for line in (
+        f"\nnext: regard generate {run} {shlex.quote(prompt)}",
+        f"      regard plot {run}",
+    ):
+        console.print(Text(line, "dim"), soft_wrap=True)

@@ -10,6 +10,7 @@ import threading
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
@@ -25,6 +26,7 @@ from regard.text.specials import EOS, PAD
 # tokens, mean of 20 epochs: 8.5 % with 1, 8.3 % with 2, 8.6 % with 3. Sorted by target, then by
 # source, without strips: 11.3 %.
 STRIPS = 2
+SAMPLED = 500  # pairs that tell what BPE-dropout adds
 KEPT = 3  # plans of epochs: steps may be asked for by several threads, at about the same place
 
 
@@ -32,7 +34,8 @@ KEPT = 3  # plans of epochs: steps may be asked for by several threads, at about
 class Buckets:
     """Pairs in batches of up to `tokens` tokens on the longer side, padding included.
 
-    They are counted without BPE-dropout, which makes rows longer, but none than the longest pair.
+    BPE-dropout makes rows longer: batches are planned for what it adds on average, and a pair that
+    would outgrow its batch stays as it is.
     """
 
     train: EncodedPairs
@@ -72,13 +75,36 @@ class Buckets:
             if epoch not in self._plans:
                 if len(self._plans) == KEPT:
                     del self._plans[next(iter(self._plans))]  # the oldest
-                self._plans[epoch] = plan(*self.train.lengths, self.tokens, self.seed, epoch)
+                self._plans[epoch] = plan(*self._lengths, self.tokens, self.seed, epoch)
             return self._plans[epoch]
 
+    @cached_property
+    def _lengths(self) -> tuple[np.ndarray, np.ndarray]:
+        """What to plan for: tokens of sources and targets, each (pairs,)."""
+        source, target = self.train.lengths
+        if self.dropout is None or not len(self.train):
+            return source, target
+        some = np.arange(0, len(self.train), max(1, len(self.train) // SAMPLED))
+        whole = self._longest
+        grown = self._broken_up(some, 0, whole).lengths
+        planned = [
+            np.minimum(np.ceil(old * (new.sum() / old[some].sum())), whole).astype(np.int64)
+            for old, new in zip((source, target), grown, strict=True)
+        ]
+        return planned[0], planned[1]
+
+    @property
+    def _longest(self) -> int:
+        """Tokens of the longest side of a pair, which the model has room for."""
+        return max(int(side.max()) for side in self.train.lengths)
+
     def _dropped(self, chosen: np.ndarray, epoch: int) -> EncodedPairs:
-        """The chosen pairs with their words broken up anew."""
+        """The chosen pairs with their words broken up anew, within the tokens of a step."""
+        return self._broken_up(chosen, epoch, min(self._longest, self.tokens // len(chosen)))
+
+    def _broken_up(self, chosen: np.ndarray, epoch: int, longest: int) -> EncodedPairs:
+        """The chosen pairs with their words broken up, but for those that get too long."""
         assert self.dropout is not None
-        longest = max(int(side.max()) for side in self.train.lengths)  # what the model has room for
         sources, targets = [], []
         for index in chosen.tolist():
             rng = generator(self.seed, 5, epoch, index)

@@ -179,8 +179,7 @@ def gather(
     warnings = []
     if skipped:
         warnings.append(
-            f"{len(skipped)} hidden or binary file{'s' if len(skipped) > 1 else ''} skipped, "
-            f"{skipped[0]} first"
+            f"{len(skipped)} skipped because hidden, binary or a run of ours, {skipped[0]} first"
         )
     if valid:
         valid_files, _ = _files(valid)

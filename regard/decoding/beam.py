@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from regard.errors import RegardError
+from regard.models.attention import any_shape
 from regard.models.transformer import Transformer
 from regard.text.specials import BOS, EOS, MASK, PAD
 
@@ -45,6 +46,7 @@ class Search:
 
 
 @torch.inference_mode()
+@any_shape()
 def translate(
     module: Transformer,
     source: Tensor,

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from regard.errors import RegardError
+from regard.models.attention import any_shape
 from regard.models.transformer import Transformer
 from regard.text.specials import BOS, EOS, MASK, PAD, UNK
 
@@ -40,7 +41,8 @@ def continued(
     state = module.start(1, context)
     new = torch.tensor([ids], device=device)
     for _ in range(min(limit, context - len(ids) + 1)):
-        logits = module(new, state=state)[0, -1].float().cpu()  # (vocabulary,)
+        with any_shape():
+            logits = module(new, state=state)[0, -1].float().cpu()  # (vocabulary,)
         token = choose(logits, temperature, top, generator)
         if token == EOS:
             return

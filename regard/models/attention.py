@@ -6,15 +6,29 @@ Bahdanau's, and `Attention` wraps it in projections to heads. It runs the fastes
 right and never builds the weights; a recording tape asks `weigh` for them.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from regard.errors import RegardError
 from regard.models.masks import Mask, Overlay, Span, lay
 from regard.models.positions import Turn
+
+# cuDNN's attention is left out: it plans anew for every shape, a quarter of a second each. Where
+# all shapes are the same it may stay (docs/measurements.md).
+TAKE_ANY_SHAPE = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+
+
+@contextmanager
+def any_shape() -> Iterator[None]:
+    """Attention meanwhile with kernels that take every shape as it comes: pairs, decoding."""
+    with sdpa_kernel(TAKE_ANY_SHAPE):
+        yield
 
 
 class Similarity(nn.Module):

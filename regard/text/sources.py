@@ -98,9 +98,13 @@ def _look(path: Path, found: Found, problems: Problems) -> None:
 
 
 def _within(folder: Path, found: Found) -> list[Path]:
-    """The files below a folder, sorted; hidden files and folders go to `found.skipped`."""
+    """The files below a folder, sorted; what is hidden, and our runs, go to `found.skipped`."""
     met: list[Path] = []
     for here, folders, files in os.walk(folder):
+        if {"run.toml", "log.jsonl"} <= {*files}:  # a run beside the data it was trained on
+            found.skipped.append(Path(here))
+            folders.clear()
+            continue
         hidden = [name for name in folders + files if name.startswith(".")]
         found.skipped.extend(Path(here, name) for name in sorted(hidden))
         folders[:] = [name for name in folders if name not in hidden]

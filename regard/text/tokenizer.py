@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 import re
 from collections.abc import Iterable, Sequence
 from functools import cached_property
@@ -12,6 +11,7 @@ import numpy as np
 import tokenizers
 
 from regard.errors import RegardError
+from regard.storage import replacing
 from regard.text.encoders import ENCODERS, Encoder
 from regard.text.reference import Ids
 from regard.text.specials import SPECIALS, UNK
@@ -48,9 +48,8 @@ class Tokenizer:
         """Write a `tokenizer.json`, whole or not at all."""
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-        unfinished.write_text(self.reference.to_str(pretty=True) + "\n", encoding="utf-8")
-        os.replace(unfinished, path)
+        with replacing(path) as unfinished:
+            unfinished.write_text(self.reference.to_str(pretty=True) + "\n", encoding="utf-8")
 
     @property
     def kind(self) -> Kind:

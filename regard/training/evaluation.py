@@ -68,7 +68,7 @@ def measure(
     total = torch.zeros((), dtype=torch.float64, device=device)
     right = torch.zeros((), dtype=torch.int64, device=device)
     asked = 0
-    with at_rest(module), computing(precision, device):
+    with at_rest(module), computing(precision, device, objective.varied):
         for batch in batches:
             here = batch.to(device)
             logits = objective.logits(module, here)

@@ -125,7 +125,7 @@ class Loop:
         torch.manual_seed(int(generator(self.settings.seed, DROPOUT, number).integers(1 << 62)))
         total = torch.zeros((), device=self.job.device)
         for part in parts:
-            with computing(self.job.precision, self.job.device):
+            with computing(self.job.precision, self.job.device, self.job.objective.varied):
                 value = self.loss(part)
             (value / max(valid, 1)).backward()
             total += value.detach()

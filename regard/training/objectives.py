@@ -21,6 +21,7 @@ class Objective(Protocol):
     """How a batch is put to a model."""
 
     name: str
+    varied: bool  # whether batches differ in shape
 
     def logits(self, module: Transformer, batch: Batch) -> Tensor:
         """(rows, positions, vocabulary), one distribution for each of the batch's targets."""
@@ -31,6 +32,7 @@ class Causal:
     """The next token, from those before it."""
 
     name = "causal"
+    varied = False
 
     def logits(self, module: Transformer, batch: Batch) -> Tensor:
         mask = None if batch.documents is None else Documents(batch.documents)
@@ -41,6 +43,7 @@ class Masked:
     """The tokens that were hidden, from all around them."""
 
     name = "masked"
+    varied = False
 
     def logits(self, module: Transformer, batch: Batch) -> Tensor:
         mask = None if batch.documents is None else Documents(batch.documents)
@@ -51,6 +54,7 @@ class SequenceToSequence:
     """The next token of the target, from the source and the target before it."""
 
     name = "sequence-to-sequence"
+    varied = True
 
     def logits(self, module: Transformer, batch: Batch) -> Tensor:
         assert batch.source is not None

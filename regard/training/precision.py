@@ -10,9 +10,9 @@ from typing import Literal, cast, get_args
 
 import torch
 from torch import Tensor, nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from regard.errors import RegardError, nearest
+from regard.models.attention import any_shape
 
 Precision = Literal["float32", "bf16", "bf16-weights"]
 
@@ -28,18 +28,12 @@ def choose(asked: str, device: torch.device) -> Precision:
     raise RegardError(f"precision cannot be {asked!r}; {nearest(asked, get_args(Precision))}")
 
 
-# All but cuDNN's attention: it plans anew for every shape, a quarter of a second each, and is no
-# faster once it has (docs/measurements.md). Pairs and decoding change shape at each step.
-KERNELS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
-
-
 @contextmanager
-def computing(precision: Precision, device: torch.device) -> Iterator[None]:
-    """Where a forward pass is to run: in this precision, with kernels that take any shape."""
-    half = precision == "bf16"
+def computing(precision: Precision, device: torch.device, varied: bool = False) -> Iterator[None]:
+    """Where a forward pass is to run: in this precision, ready for `varied` shapes if need be."""
     with (
-        sdpa_kernel(KERNELS) if device.type == "cuda" else nullcontext(),
-        torch.autocast(device.type, torch.bfloat16) if half else nullcontext(),
+        any_shape() if varied else nullcontext(),
+        torch.autocast(device.type, torch.bfloat16) if precision == "bf16" else nullcontext(),
     ):
         yield
 

@@ -9,6 +9,7 @@ log.jsonl, checkpoints/
 
 import platform
 import subprocess
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any
 
 import tomli_w
 import torch
+from torch import Tensor
 
 from regard.errors import Problems, RegardError
 from regard.models.config import TransformerConfig
@@ -54,13 +56,22 @@ def open_run(folder: Path, device: torch.device | str = "cpu") -> Run:
     if not (folder / "model.safetensors").is_file():
         raise RegardError(f"{folder} has no model.safetensors yet: its training did not end")
     settings = recipes.load(str(folder / RUN))
-    tokenizer = Tokenizer.load(folder / TOKENIZER)
-    separate = (folder / SOURCE_TOKENIZER).is_file()
-    source = Tokenizer.load(folder / SOURCE_TOKENIZER) if separate else tokenizer
-    config = config_for(settings.model, tokenizer, source)
-    module = build(config, usable(device))
+    tokenizer, source = _tokenizers(folder)
+    module = build(config_for(settings.model, tokenizer, source), usable(device))
     _fill(module, TensorFolder(folder))
     return Run(folder, settings, tokenizer, source, module.eval())
+
+
+def config_of(folder: Path) -> TransformerConfig:
+    """The settings of a run's model, without its weights."""
+    return config_for(recipes.load(str(folder / RUN)).model, *_tokenizers(folder))
+
+
+def _tokenizers(folder: Path) -> tuple[Tokenizer, Tokenizer]:
+    """The target's and the source's, which may be the same."""
+    tokenizer = Tokenizer.load(folder / TOKENIZER)
+    separate = (folder / SOURCE_TOKENIZER).is_file()
+    return tokenizer, Tokenizer.load(folder / SOURCE_TOKENIZER) if separate else tokenizer
 
 
 def _fill(module: Transformer, tensors: TensorFolder) -> None:
@@ -115,11 +126,10 @@ def write_run(
         raise RegardError(f"cannot write the run to {folder}: {error}") from None
 
 
-def write_weights(folder: Path, module: Transformer) -> None:
-    """The weights that `generate`, `evaluate` and the rest will use."""
-    tensors = {name: weight.float() for name, weight in module.named_parameters()}
+def write_weights(folder: Path, weights: Mapping[str, Tensor]) -> None:
+    """The weights, by name, that `generate`, `evaluate` and the rest will use."""
     try:
-        write_tensors(tensors, folder, shard_bytes=1 << 62)
+        write_tensors(weights, folder, shard_bytes=1 << 62)
     except OSError as error:
         raise RegardError(f"cannot write the weights to {folder}: {error}") from None
 

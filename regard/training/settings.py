@@ -70,9 +70,9 @@ def _scaling(given: Any) -> Any:
 class OptimizerSettings:
     kind: Literal["adamw", "muon"] = "adamw"
     peak: float = 0.0  # AdamW's highest learning rate; 0: by the width of the model
-    beta1: float = 0.9
-    beta2: float = 0.95
-    epsilon: float = 1e-8
+    beta1: float = 0.9  # AdamW: how much of the mean of gradients stays
+    beta2: float = 0.95  # AdamW: how much of the mean of their squares stays
+    epsilon: float = 1e-8  # AdamW: added to the root it divides by
     weight_decay: float = 0.1  # on matrices; never on biases, norms and embeddings
     muon_peak: float = 0.02  # Muon's highest learning rate, for the matrices of the blocks
     momentum: float = 0.95  # Muon's
@@ -89,16 +89,16 @@ class ScheduleSettings:
 
 @dataclass(frozen=True)
 class TrainingSettings:
-    steps: int = 1000
+    steps: int = 1000  # optimizer steps
     tokens_per_step: int = 0  # 0: by the machine
     context: int = 0  # tokens in a row of text; 0: the model's context, or less for little text
     rows: int = 0  # computed at once; 0: as many as fit, the rest by accumulation
-    seed: int = 0
-    device: str = "auto"
-    precision: Literal["auto", "float32", "bf16", "bf16-weights"] = "auto"
-    compile: Literal["auto", "yes", "no"] = "auto"
+    seed: int = 0  # what all that is random follows from
+    device: str = "auto"  # cpu, cuda, or what there is
+    precision: Literal["auto", "float32", "bf16", "bf16-weights"] = "auto"  # bf16 on GPUs
+    compile: Literal["auto", "yes", "no"] = "auto"  # where it pays: long runs on a GPU
     recompute: bool = False  # activation checkpointing: blocks are computed again going back
-    label_smoothing: float = 0.0
+    label_smoothing: float = 0.0  # the share of a target spread over all tokens
     masked: float = 0.15  # encoders: the share of tokens that is hidden
     ema: float = 0.0  # decay of the running mean of weights; 0: none
     average: int = 0  # the final weights are the mean of so many last checkpoints
@@ -108,7 +108,7 @@ class TrainingSettings:
     keep: int = 1  # checkpoints that stay, the best not counted
     sample_every: int = 0  # steps; 0: with each validation; -1: never
     log_every: int = 0  # steps; 0: about two hundred times in the run
-    tensorboard: bool = False
+    tensorboard: bool = False  # write its files into the run too
 
 
 @dataclass(frozen=True)

@@ -189,9 +189,14 @@ def _described(texts: Texts, train: Tokens, valid: Tokens, tokenizer: Tokenizer)
         "text": f"{texts.bytes:,} bytes in {files:,} file{'s' if files != 1 else ''}",
         "split": texts.rule(),
         "tokenizer": f"{tokenizer.kind}, {len(tokenizer):,} tokens",
-        "train": f"{len(train):,} tokens in {train.stock.documents:,} documents",
-        "valid": f"{len(valid):,} tokens in {valid.stock.documents:,} documents",
+        "train": _tokens_in(train),
+        "valid": _tokens_in(valid),
     }
+
+
+def _tokens_in(tokens: Tokens) -> str:
+    documents = tokens.stock.documents
+    return f"{len(tokens):,} tokens in {documents:,} document{'s' if documents != 1 else ''}"
 
 
 def _unknown(parts: Mapping[Any, Tokens]) -> list[str]:
@@ -372,7 +377,7 @@ def _rows(
 
     def attempt(rows: int) -> None:
         part = _repeated(batch, rows).to(device)
-        with computing(precision, device):
+        with computing(precision, device, objective.varied):
             loss(objective.logits(module, part), part.targets).backward()
         module.zero_grad(set_to_none=True)
 

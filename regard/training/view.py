@@ -97,7 +97,7 @@ def opening(event: Mapping[str, Any]) -> list[str]:
             phrase("{steps} steps", steps="{:,}".format),
             phrase("{tokens_per_step} tokens each", tokens_per_step="{:,}".format),
             phrase("{rows} rows at once", rows="{:,}".format),
-            phrase("{accumulation} times a step", accumulation="{:,}".format),
+            phrase("accumulated {accumulation}×", accumulation="{:,}".format),
         ),
         (phrase("{device}", device=str), phrase("{precision}", precision=str)),
         (phrase("peak: {peak}", peak=str),),
@@ -110,7 +110,7 @@ def closing(event: Mapping[str, Any]) -> str:
     words = f"{event.get('reason', 'ended')} at step {event.get('step', '?')}"
     if event.get("seconds") is not None:
         words += f" after {duration(event['seconds'])}"
-    if event.get("best_loss") is not None:
+    if math.isfinite(event.get("best_loss", math.inf)):
         words += f", best validation loss {LOSS.shown(event['best_loss'])}"
         words += f" at step {event['best_step']}" if event.get("best_step") is not None else ""
     if event.get("tokens_per_second") is not None:
@@ -339,8 +339,8 @@ class LiveView(Sink):
     def _news(self) -> str:
         if "end" in self._latest:
             end = self._latest["end"]
-            best = end.get("best_loss")
-            words = "" if best is None else f", best {VALID.shown(best)}"
+            best = end.get("best_loss", math.inf)
+            words = f", best {VALID.shown(best)}" if math.isfinite(best) else ""
             words += f" at step {end['best_step']}" if words and end.get("best_step") else ""
             return f"{end.get('reason', 'ended')}{words}"
         path = self._latest.get("checkpoint", {}).get("path")

@@ -266,23 +266,33 @@ def dropping(rate: float = 0.3, seed: int = 0) -> Buckets:
     return Buckets(pairs, pairs, 400, seed, (Dropout(how, rate), Dropout(how, rate)))
 
 
-def test_words_are_broken_up_but_the_text_stays():
+def first_epoch(feed: Buckets) -> list[Batch]:
+    return [feed.step(step) for step in range(200) if feed.epoch(step) < 1]
+
+
+def test_words_are_broken_up_but_the_texts_of_an_epoch_stay():
     made = dropping()
     how, plain = made.dropout[0].tokenizer, replace(made, dropout=None)
-    longer = 0
-    for step in range(20):
-        batch, whole = made.step(step), plain.step(step)
+    met = []
+    for batch in first_epoch(made):
         for row in range(batch.rows):
-            for name in ("source", "tokens"):
-                found, expected = getattr(batch, name)[row], getattr(whole, name)[row]
-                assert how.decode(found.tolist()) == how.decode(expected.tolist())
+            sides = (batch.source[row], batch.tokens[row])
+            met.append(Pair(*(how.decode(side.tolist()) for side in sides)))
             ended = batch.targets[row][batch.targets[row] != IGNORE]
             assert ended[-1] == EOS
             assert batch.tokens[row, 0] == BOS
             assert batch.tokens[row, 1 : len(ended)].tolist() == ended[:-1].tolist()
         assert batch.valid == int((batch.targets != IGNORE).sum())
-        longer += batch.real_tokens - whole.real_tokens
-    assert longer > 500
+    assert sorted(met) == sorted(made.train.texts)
+    before, after = (sum(b.real_tokens for b in first_epoch(feed)) for feed in (plain, made))
+    assert after > 1.2 * before
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.5, 1.0])
+def test_broken_up_pairs_stay_within_the_tokens_of_a_step(rate):
+    made = dropping(rate)
+    sizes = [max(b.source.numel(), b.tokens.numel()) for b in first_epoch(made)]
+    assert max(sizes) <= made.tokens
 
 
 def test_dropout_is_a_function_of_seed_epoch_and_pair():
@@ -302,15 +312,14 @@ def test_dropout_is_a_function_of_seed_epoch_and_pair():
 
 def test_no_row_grows_beyond_the_longest_pair():
     made = dropping(rate=1.0)
-    longest = max(int(side.max()) for side in made.train.lengths)
-    how, plain = made.dropout[0].tokenizer, replace(made, dropout=None)
-    kept = 0
-    for step in range(30):
-        batch, whole = made.step(step), plain.step(step)
-        assert max(batch.source.shape[1], batch.tokens.shape[1]) <= longest
+    source, target = made.train.lengths
+    how, kept = made.dropout[0].tokenizer, 0
+    for batch in first_epoch(made):
+        widest = max(batch.source.shape[1], batch.tokens.shape[1])
+        assert widest <= max(int(source.max()), int(target.max()))
         for row in range(batch.rows):
             if how.decode(batch.source[row].tolist()) == LONG[0]:
                 kept += 1
-                assert batch.source_lengths[row] == whole.source_lengths[row]
-                assert batch.lengths[row] == whole.lengths[row]
-    assert kept
+                assert batch.source_lengths[row] == source[-1]
+                assert batch.lengths[row] == target[-1]
+    assert kept == 1

@@ -10,7 +10,15 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from regard.models.attention import Additive, Attend, Attention, Dot, KeysValues, ScaledDot
+from regard.models.attention import (
+    Additive,
+    Attend,
+    Attention,
+    Dot,
+    KeysValues,
+    ScaledDot,
+    any_shape,
+)
 from regard.models.masks import Causal, Dense, Documents, Mask, Padding, Span, Window, lay
 
 CPU = torch.device("cpu")
@@ -356,3 +364,16 @@ def test_gradients_of_additive_attention_are_the_differences():
     assert torch.autograd.gradcheck(
         lambda q, k, *_: attend(q, k, k, over), (q, k, *attend.parameters())
     )
+
+
+def test_for_any_shape_only_cudnn_is_left_out_and_comes_back_afterwards():
+    asked = (
+        torch.backends.cuda.cudnn_sdp_enabled,
+        torch.backends.cuda.flash_sdp_enabled,
+        torch.backends.cuda.mem_efficient_sdp_enabled,
+        torch.backends.cuda.math_sdp_enabled,
+    )
+    before = [enabled() for enabled in asked]
+    with any_shape():
+        assert [enabled() for enabled in asked] == [False, True, True, True]
+    assert [enabled() for enabled in asked] == before

@@ -233,3 +233,14 @@ def test_broken_bytes_are_counted_mended_and_told_from_the_rest(text):
     assert b"".join(p if isinstance(p, bytes) else p.encode() for p in found) == escaped(text)
     assert sum(len(p) for p in found if isinstance(p, bytes)) == expected
     assert all(found)
+
+
+def test_a_run_beside_the_data_is_not_taken_for_data(tmp_path):
+    (tmp_path / "notes.txt").write_text("notes")
+    run = tmp_path / "runs" / "notes"
+    run.mkdir(parents=True)
+    for name in ("run.toml", "log.jsonl", "tokenizer.json"):
+        (run / name).write_text("{}")
+    found = find([tmp_path])
+    assert found.files == [tmp_path / "notes.txt"]
+    assert found.skipped == [run]

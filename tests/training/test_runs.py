@@ -82,7 +82,7 @@ def save(folder, kind: str, tokenizers: list[Tokenizer], **changes):
     config = runs.config_for(model, tokenizers[0], tokenizers[-1])
     module = build(config)
     runs.write_run(folder, settings, config, tokenizers)
-    runs.write_weights(folder, module)
+    runs.write_weights(folder, dict(module.named_parameters()))
     return module
 
 
@@ -111,7 +111,7 @@ def test_two_vocabularies_stay_two(tmp_path, tokenizer):
 def test_weights_in_bfloat16_are_written_as_float32_without_loss(tmp_path, tokenizer):
     save(tmp_path, "causal", [tokenizer])
     module = build(runs.open_run(tmp_path).config).to(torch.bfloat16)
-    runs.write_weights(tmp_path, module)
+    runs.write_weights(tmp_path, dict(module.named_parameters()))
     found = weights_of(runs.open_run(tmp_path).module)
     for name, weight in module.named_parameters():
         assert found[name].dtype == torch.float32
@@ -126,14 +126,16 @@ def test_what_is_missing_is_one_sentence(tmp_path, tokenizer):
     with pytest.raises(RegardError, match=r"no model\.safetensors yet: its training did not end"):
         runs.open_run(tmp_path)
     (tmp_path / "tokenizer.json").unlink()
-    runs.write_weights(tmp_path, build(config_of("causal")))
+    runs.write_weights(tmp_path, dict((build(config_of("causal"))).named_parameters()))
     with pytest.raises(RegardError, match=r"tokenizer\.json cannot be read"):
         runs.open_run(tmp_path)
 
 
 def test_weights_of_another_model_are_refused_with_all_that_does_not_fit(tmp_path, tokenizer):
     save(tmp_path, "causal", [tokenizer])
-    runs.write_weights(tmp_path, build(config_of("causal", width=8, tied=False)))
+    runs.write_weights(
+        tmp_path, dict((build(config_of("causal", width=8, tied=False))).named_parameters())
+    )
     with pytest.raises(RegardError) as caught:
         runs.open_run(tmp_path)
     said = str(caught.value)
@@ -147,7 +149,7 @@ def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path, tokenizer):
     with pytest.raises(RegardError, match="cannot write the run to"):
         runs.write_run(tmp_path / "file" / "run", settings, config, [tokenizer])
     with pytest.raises(RegardError, match="cannot write the weights to"):
-        runs.write_weights(tmp_path / "not there", build(config))
+        runs.write_weights(tmp_path / "not there", dict((build(config)).named_parameters()))
     strange = settings.changed({"data": {"train": ["\udcff.txt"]}}, "")
     with pytest.raises(RegardError, match="cannot write the run to"):
         runs.write_run(tmp_path / "run", strange, config, [tokenizer])

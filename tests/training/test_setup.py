@@ -351,7 +351,7 @@ def test_rows_are_tried_on_the_widest_pairs(tmp_path, monkeypatch):
 
 def replace_logits(objective, seen):
     class Watched:
-        name = objective.name
+        name, varied = objective.name, objective.varied
 
         def logits(self, module, batch):
             seen.append(batch)

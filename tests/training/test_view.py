@@ -218,7 +218,13 @@ def test_the_start_and_the_end_are_told():
     lines = plain(START, WARNING, SAVED, END)
     words = "\n".join(lines)
     assert lines[0] == "runs/[red]shakespeare"
-    for shown in ("regard-6, 12.3M parameters", "1,000 steps", "16 rows", "4 times", "6N + 12Ldn"):
+    for shown in (
+        "regard-6, 12.3M parameters",
+        "1,000 steps",
+        "16 rows",
+        "accumulated 4×",
+        "6N + 12Ldn",
+    ):
         assert shown in words
     assert "step   100/1000  warning: spike of [red]9[/red]" in words
     assert lines[-1] == (

@@ -1,0 +1,58 @@
+"""What names on a command line stand for: data, standard input, places to write to."""
+
+import glob
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from regard.data.tokens import cache_folder
+from regard.errors import RegardError
+from regard.text.sources import spool
+from regard.training.setup import BUILT_IN
+
+STREAM = "-"
+
+
+def standard_input() -> str:
+    """All of standard input as text, without its last newline; broken UTF-8 as lone surrogates."""
+    return sys.stdin.buffer.read().decode("utf-8", "surrogateescape").removesuffix("\n")
+
+
+def readable(names: Sequence[str]) -> tuple[str, ...]:
+    """Names with standard input put into a file, since data is read more than once."""
+    return tuple(_spooled() if name == STREAM else name for name in names)
+
+
+def _spooled() -> str:
+    path = spool(sys.stdin.buffer, cache_folder() / "streams")
+    if not path.stat().st_size:
+        path.unlink()
+        raise RegardError("there is no text in standard input")
+    return str(path)
+
+
+def lasting(names: Sequence[str]) -> tuple[str, ...]:
+    """Names that mean the same from any folder: a run is evaluated and repeated from elsewhere."""
+    if len(names) == 1 and names[0] in BUILT_IN:
+        return tuple(names)
+    return tuple(_absolute(name) for name in readable(names))
+
+
+def _absolute(name: str) -> str:
+    path = Path(name).expanduser()
+    if glob.has_magic(name) and not path.is_absolute() and not path.exists():
+        return str(Path(glob.escape(str(Path.cwd()))) / path)  # a folder's own brackets are no sign
+    return str(path.absolute())
+
+
+def check_writable(path: Path) -> None:
+    """Say that nothing can be written at `path` before the work, not behind it."""
+    near = next(place for place in (path, *path.absolute().parents) if os.path.lexists(place))
+    if near == path:
+        good = os.access(path, os.W_OK)
+    else:
+        good = near.is_dir() and os.access(near, os.W_OK | os.X_OK)
+    if not good:
+        where = "" if near == path else f" ({near} is no folder that one can write to)"
+        raise RegardError(f"cannot write {path}{where}")
