@@ -202,6 +202,7 @@ def describe(made: Plan, folder: Path, console: Console, full: bool) -> None:
 
 def train(made: Plan, folder: Path, console: Console, hints: bool = True) -> Outcome:
     """Carry out a plan: write the run's folder, train, evaluate, and say what next (`hints`)."""
+    _check_free(folder)
     torch.manual_seed(made.settings.training.seed)
     module = build(made.config, made.device)
     with _kept_if_begun(folder) as begun:

@@ -13,16 +13,18 @@ from pathlib import Path
 import pytest
 import tyro
 from command_line import QUICK, call, mistake, trained
+from rich.console import Console
 from safetensors.torch import load_file
 
 from regard.commands import train as command
-from regard.commands.train import Train
+from regard.commands.train import Train, train
 from regard.data import tokens
 from regard.errors import RegardError
-from regard.training import log
+from regard.training import log, recipes
 from regard.training.log import Sink
 from regard.training.runs import open_run
 from regard.training.settings import Settings
+from regard.training.setup import plan
 
 
 def settings_of(*arguments: str) -> Settings:
@@ -376,3 +378,13 @@ def test_a_reader_that_goes_away_ends_it_without_a_traceback(data):
     assert done.stderr == ""
     assert len(done.stdout.splitlines()) == 12
     assert Path("r/model.safetensors").exists() == Path("r").exists()
+
+
+def test_a_folder_with_something_in_it_is_never_touched(tmp_path, monkeypatch):
+    monkeypatch.setenv("REGARD_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "text.txt").write_text("a few words to learn from, again and again. " * 50)
+    settings = Settings().changed({"data": {"train": [str(tmp_path / "text.txt")]}}, "test")
+    made = plan(recipes.override(settings, ["model.preset=llama-tiny", "training.steps=1"]))
+    with pytest.raises(RegardError, match="already there"):
+        train(made, tmp_path, Console(quiet=True))
+    assert (tmp_path / "text.txt").exists()
