@@ -102,7 +102,7 @@ class TrainingSettings:
     masked: float = 0.15  # encoders: the share of tokens that is hidden
     ema: float = 0.0  # decay of the running mean of weights; 0: none
     average: int = 0  # the final weights are the mean of so many last checkpoints
-    validate_every: int = 0  # steps; 0: twenty times in the run
+    validate_every: int = 0  # steps; 0: twenty times in the run, at most every 50 steps
     patience: int = 0  # validations without a new best before stopping early; 0: never
     checkpoint_every: int = 0  # steps; 0: with each validation
     keep: int = 1  # checkpoints that stay, the best not counted

@@ -33,6 +33,7 @@ from regard.training.settings import Settings, TokenizerSettings
 from regard.training.stages import Stages
 
 LEARN_FROM = 100_000_000  # characters a tokenizer learns from at most, spread over the corpus
+OFTEN = 50  # steps between validations, at least: a pass over what is held out takes a while
 PLACES = 8  # rows of text that should at least be there to learn from
 
 
@@ -306,7 +307,7 @@ def _decided(made: _Made, device: torch.device) -> Plan:
     precision = choose(training.precision, device)
     feed = made.feed(training.tokens_per_step)
     steps = training.steps
-    every = training.validate_every or max(1, steps // 20)
+    every = training.validate_every or min(steps, max(OFTEN, steps // 20))
     training = replace(
         training,
         device=str(device),
