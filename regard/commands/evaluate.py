@@ -28,11 +28,11 @@ from regard.data.stream import MaskedStream, Stream
 from regard.data.texts import gather
 from regard.data.tokens import prepare
 from regard.errors import Problems, RegardError
-from regard.training.evaluation import Scores, compare, measure, rules, translations
+from regard.training.evaluation import Scores, accounted, compare, measure, rules, translations
 from regard.training.objectives import Objective, objective_for
 from regard.training.precision import Precision
-from regard.training.runs import Run, open_run
-from regard.training.setup import device_for
+from regard.training.runs import Run, check_data, open_run
+from regard.training.setup import device_for, unknown_in_pairs
 
 Names = tuple[str, ...]
 ROWS = 32  # computed at once
@@ -122,6 +122,7 @@ class Evaluate:
         return scores, [
             *counts.sentences(),
             *pairs.counts.sentences(run.config.context - 1),
+            *unknown_in_pairs(pairs, "evaluated"),
         ]
 
 
@@ -154,6 +155,7 @@ def _pair_texts(run: Run, given: Names) -> tuple[list[Pair], Counts]:
         texts = gather_pairs(
             data.train, data.valid, data.held_out / 2, data.examples, run.settings.training.seed
         )
+        check_data(run.folder, texts.digest)
         return list(texts.valid), Counts()
     if len(given) == 1 and given[0] in tasks.TASKS:
         return task_pairs(given[0], 1000, 0, "test"), Counts()
@@ -171,6 +173,8 @@ def evaluate_text(
         texts = gather(given or data.train, () if given else data.valid, data.held_out)
     else:
         texts = gather(given, held_out=0.0)
+    if not given:
+        check_data(run.folder, texts.digest)
     parts = prepare(texts, run.tokenizer)
     tokens = parts["valid" if own else "train"]
     if not len(tokens):
@@ -188,7 +192,7 @@ def evaluate_text(
         )
     else:
         feed = Stream(tokens, tokens, context, 1, isolate=data.isolate)
-    size = tokens.stock.bytes if objective.name == "causal" else 0
+    size = accounted(tokens, run.tokenizer) if objective.name == "causal" else 0
     scores = measure(run.module, objective, feed.held_out(ROWS), precision, size)
     warnings = list(texts.warnings)
     if tokens.stock.unknown:

@@ -206,7 +206,8 @@ def train(made: Plan, folder: Path, console: Console, hints: bool = True) -> Out
     torch.manual_seed(made.settings.training.seed)
     module = build(made.config, made.device)
     with _kept_if_begun(folder) as begun:
-        runs.write_run(folder, made.settings, made.config, list(made.tokenizers))
+        tokenizers = list(made.tokenizers)
+        runs.write_run(folder, made.settings, made.config, tokenizers, made.digest)
         sink = Sinks([])
         try:
             sink.sinks += _listening(made, folder, console)
@@ -219,12 +220,14 @@ def train(made: Plan, folder: Path, console: Console, hints: bool = True) -> Out
             outcome = loop.run()
             if outcome.step:
                 runs.write_weights(folder, loop.weights.masters)
+            scores = _final(made, module, outcome, sink)
         finally:
             sink.close()
     if outcome.reason == "interrupted":
         _show_interrupted(outcome, folder, console)
-    elif outcome.scores is not None:
-        _show_scores(made, module, outcome.scores, console)
+    else:
+        if scores is not None:
+            show(scores, "held out", console)
         if hints:
             _show_next(made, folder, console)
     return outcome
@@ -290,18 +293,27 @@ def _start(job: Job, made: Plan, folder: Path) -> dict[str, Any]:
     }
 
 
-def _show_scores(made: Plan, module: Transformer, scores: Scores, console: Console) -> None:
-    """The final figures over the held-out part."""
-    if not scores.tokens:
-        return
+def _final(made: Plan, module: Transformer, outcome: Outcome, sink: Sink) -> Scores | None:
+    """The figures of the weights that are kept, over the held-out part; logged as `evaluation`."""
+    scores = outcome.scores
+    if scores is None or not scores.tokens:
+        return None
     how = rules(made.objective, made.settings.training.context)
     if isinstance(made.feed, Buckets):
         pairs = made.feed.valid
-        with Stages(console).stage("translating what was held out"):
-            written = translations(module, pairs, made.tokenizers[0], precision=made.precision)
+        written = translations(module, pairs, made.tokenizers[0], precision=made.precision)
         scores = compare(scores, written, [pair.target for pair in pairs.texts], tokenised=False)
         how = pair_rules(made.objective, 1)
-    show(replace(scores, rules=how), "held out", console)
+    scores = replace(scores, rules=how)
+    sink.write(
+        {
+            "event": "evaluation",
+            "step": outcome.step,
+            "time": round(outcome.seconds, 3),
+            **scores.figures(),
+        }
+    )
+    return scores
 
 
 def _show_interrupted(outcome: Outcome, folder: Path, console: Console) -> None:

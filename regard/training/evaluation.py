@@ -13,6 +13,7 @@ from torch import nn
 from regard.data.batch import Batch, padded
 from regard.data.masking import IGNORE
 from regard.data.pairs import EncodedPairs
+from regard.data.tokens import Tokens
 from regard.decoding.beam import translate
 from regard.models.transformer import Transformer
 from regard.text.tokenizer import Tokenizer
@@ -86,6 +87,16 @@ def measure(
         else None,
         accuracy=int(right) / asked if masked and asked else None,
     )
+
+
+def accounted(tokens: Tokens, tokenizer: Tokenizer) -> int:
+    """Bytes of text that a loss over these tokens pays for; 0 where some go unpaid.
+
+    Words do not say which blanks stood between them, and <unk> hides what it stands for: a poorer
+    vocabulary would seem the better model.
+    """
+    lossy = tokenizer.kind == "word" or tokens.stock.unknown
+    return 0 if lossy else tokens.stock.bytes
 
 
 def rules(objective: Objective, context: int) -> str:

@@ -9,7 +9,12 @@ from typing import Any, Protocol
 from regard.errors import RegardError
 
 LOG = "log.jsonl"  # in the run's folder
-MEASURED = ("step", "validation", "end")  # events with numbers; in others "nan" may be a word
+MEASURED = (
+    "step",
+    "validation",
+    "evaluation",
+    "end",
+)  # events with numbers; in others "nan" may be a word
 NOT_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 

@@ -240,7 +240,8 @@ class Meter:
     def __init__(self, job: Job) -> None:
         self.job = job
         self.work = work(job.module)
-        self.tokens = 0
+        self.tokens = 0  # read in all, sources too, padding not
+        self.pauses = 0.0  # seconds in all
         self._reset()
 
     def _reset(self) -> None:
@@ -254,12 +255,12 @@ class Meter:
         self.loss = total if self.loss is None else self.loss + total
         self.norm = norm
         self.valid += valid
-        self.tokens += valid
         self.steps += 1
         for part in parts:
             self.flops += self._flops(part)
             self.positions += part.positions
             self.real += part.real_tokens
+            self.tokens += part.real_tokens
 
     def _flops(self, part: Batch) -> float:
         tokens, width = part.tokens.numel(), part.tokens.shape[1]
@@ -276,6 +277,7 @@ class Meter:
             yield
         finally:
             self.away += time.perf_counter() - begin
+            self.pauses += time.perf_counter() - begin
 
     def so_far(self) -> tuple[float, float]:
         """The summed loss and the last gradient norm since the last report, zeros right behind it;
@@ -295,11 +297,11 @@ class Meter:
             "loss": value,
             "gradient_norm": norm,
             "tokens": self.tokens,
-            "tokens_per_second": self.valid / seconds,
+            "tokens_per_second": self.real / seconds,
             "share_of_peak": self.flops / seconds / self.job.peak.rate,
             "memory": memory(self.job.device),
             "epoch": round(self.job.feed.epoch(step), 4),
-            "seconds_left": left * seconds / max(self.steps, 1),
+            "seconds_left": left * (seconds / max(self.steps, 1) + self.pauses / step),
         }
         if self.real < self.positions:
             figures["padding"] = 1 - self.real / self.positions

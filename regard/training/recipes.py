@@ -33,7 +33,12 @@ def load(name: str, base: Settings | None = None) -> Settings:
 
 def about(name: str) -> str:
     """What a recipe says of itself."""
-    return str(_read(name)[1].get("about", ""))
+    return str(beside(name).get("about", ""))
+
+
+def beside(name: str) -> dict[str, Any]:
+    """What a recipe holds besides settings."""
+    return {key: value for key, value in _read(name)[1].items() if key in BESIDE}
 
 
 def _chain(name: str) -> list[tuple[str, dict[str, Any]]]:

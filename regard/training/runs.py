@@ -67,6 +67,16 @@ def config_of(folder: Path) -> TransformerConfig:
     return config_for(recipes.load(str(folder / RUN)).model, *_tokenizers(folder))
 
 
+def check_data(folder: Path, digest: str) -> None:
+    """Refuse data that is not what a run was trained on: its held-out part would be another."""
+    known = recipes.beside(str(folder / RUN)).get("versions", {}).get("data")
+    if known and known != digest:
+        raise RegardError(
+            f"the data of {folder} has changed since it was trained, so what it held out is gone; "
+            "name some data to evaluate it on"
+        )
+
+
 def _tokenizers(folder: Path) -> tuple[Tokenizer, Tokenizer]:
     """The target's and the source's, which may be the same."""
     tokenizer = Tokenizer.load(folder / TOKENIZER)
@@ -111,11 +121,18 @@ def spelled_out(model: ModelSettings, config: TransformerConfig) -> ModelSetting
 
 
 def write_run(
-    folder: Path, settings: Settings, config: TransformerConfig, tokenizers: list[Tokenizer]
+    folder: Path,
+    settings: Settings,
+    config: TransformerConfig,
+    tokenizers: list[Tokenizer],
+    digest: str = "",
 ) -> None:
-    """Begin a run's folder: settings and tokenizers (the target's, then a separate source's)."""
+    """Begin a run's folder: settings and tokenizers (the target's, then a separate source's).
+
+    `digest` names the data, so that what was held out can be told from what has changed since.
+    """
     settings = replace(settings, model=spelled_out(settings.model, config))
-    tables: dict[str, Any] = {"versions": versions(), **settings.tables()}
+    tables: dict[str, Any] = {"versions": {**versions(), "data": digest}, **settings.tables()}
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with replacing(folder / RUN) as partial:
@@ -148,7 +165,7 @@ def versions() -> dict[str, str]:
 
 
 def _git(*words: str) -> str:
-    """What git says of the folder that Regard's code, or the user, is in; nothing without git."""
+    """What git says of the folder one works in; nothing without git."""
     try:
         asked = subprocess.run(["git", *words], capture_output=True, text=True, timeout=10)
     except (OSError, subprocess.TimeoutExpired):

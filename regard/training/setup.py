@@ -22,6 +22,7 @@ from regard.models.transformer import build, usable
 from regard.text.dropout import Dropout
 from regard.text.learning import learn
 from regard.text.tokenizer import Kind, Tokenizer
+from regard.training.evaluation import accounted
 from regard.training.fitting import rows_that_fit
 from regard.training.loop import recompute
 from regard.training.objectives import Objective, loss, objective_for
@@ -34,6 +35,7 @@ from regard.training.stages import Stages
 
 LEARN_FROM = 100_000_000  # characters a tokenizer learns from at most, spread over the corpus
 OFTEN = 50  # steps between validations, at least: a pass over what is held out takes a while
+JUDGED_BY = {"tokens": 1000, "pairs": 50}  # fewer held out tell little
 PLACES = 8  # rows of text that should at least be there to learn from
 
 
@@ -54,6 +56,7 @@ class Plan:
     valid_bytes: int
     train_tokens: int
     valid_tokens: int
+    digest: str = ""  # of data and division
 
 
 def plan(settings: Settings, stages: Stages | None = None) -> Plan:
@@ -93,7 +96,7 @@ def _machine_defaults(settings: Settings, device: torch.device) -> Settings:
     if not named:
         small = "transformer-tiny" if pairs else "regard-4"
         model = replace(model, preset=small if not gpu or pairs else "regard-8")
-    wanted = (16384 if pairs else 65536) if gpu else 4096
+    wanted = (8192 if pairs else 65536) if gpu else 4096
     context = training.context
     if not context:
         context = model.config().context
@@ -119,6 +122,7 @@ class _Made:
     train_tokens: int
     valid_tokens: int
     valid_bytes: int = 0
+    digest: str = ""
 
 
 def _text(settings: Settings, stages: Stages) -> _Made:
@@ -148,10 +152,11 @@ def _text(settings: Settings, stages: Stages) -> _Made:
         lambda tokens: _stream(parts["train"], parts["valid"], config, settings, tokens),
         [tokenizer],
         _described(texts, parts["train"], parts["valid"], tokenizer),
-        [*texts.warnings, *_unknown(parts)],
+        [*texts.warnings, *_unknown(parts), *_little(len(parts["valid"]), "tokens")],
         len(parts["train"]),
         len(parts["valid"]),
-        parts["valid"].stock.bytes,
+        accounted(parts["valid"], tokenizer),
+        texts.digest,
     )
 
 
@@ -206,6 +211,21 @@ def _unknown(parts: Mapping[Any, Tokens]) -> list[str]:
         for part, tokens in parts.items()
         if tokens.stock.unknown
     ]
+
+
+def unknown_in_pairs(pairs: EncodedPairs, part: str) -> list[str]:
+    """A sentence about what the vocabulary lacks, if anything."""
+    total = int(sum(side.sum() for side in pairs.lengths)) if len(pairs) else 0
+    if not pairs.unknown:
+        return []
+    return [f"{pairs.unknown:,} of {total:,} {part} tokens are unknown to the tokenizer"]
+
+
+def _little(count: int, what: str) -> list[str]:
+    """A sentence where what is held out is too little to judge by."""
+    if not 0 < count < JUDGED_BY[what]:
+        return []
+    return [f"only {count:,} {what} are held out: the figures over them say little"]
 
 
 def _tokenizer(settings: TokenizerSettings, texts: Texts, stages: Stages) -> Tokenizer:
@@ -279,9 +299,13 @@ def _pairs(settings: Settings, stages: Stages) -> _Made:
             *texts.counts.sentences(),
             *train.counts.sentences(longest, data.ratio),
             *(f"held out: {said}" for said in valid.counts.sentences(config.context - 1)),
+            *unknown_in_pairs(train, "train"),
+            *unknown_in_pairs(valid, "held-out"),
+            *_little(len(valid), "pairs"),
         ],
         int(sum(side.sum() for side in lengths)),
         int(sum(side.sum() for side in valid.lengths)) if len(valid) else 0,
+        digest=texts.digest,
     )
 
 
@@ -336,6 +360,7 @@ def _decided(made: _Made, device: torch.device) -> Plan:
         made.valid_bytes,
         made.train_tokens,
         made.valid_tokens,
+        made.digest,
     )
 
 

@@ -234,7 +234,7 @@ def test_no_pair_is_in_both_parts_however_often_it_stands(tmp_path_factory, numb
 def test_about_the_share_asked_for_is_held_out_in_any_order(tmp_path, monkeypatch):
     found = gather_pairs([write(tmp_path / "a.tsv", as_tsv(PAIRS))], held_out=0.1)
     assert len(found.valid) == 20
-    assert found.rule == "held out: 0.1 of the pairs, chosen by content"
+    assert found.rule == "held out: 0.1 of the pairs, chosen by their source"
     turned = gather_pairs([write(tmp_path / "b.tsv", as_tsv(PAIRS[::-1]))], held_out=0.1)
     assert turned.valid == list(found.valid)[::-1]
     monkeypatch.setattr(module, "MOST_HELD_OUT", 7)
@@ -307,3 +307,10 @@ def test_long_and_uneven_pairs_are_left_out_and_counted():
         "2 of 8 pairs have a side of more than 10 tokens and were left out",
         "3 of 8 pairs have one side over 2 times the other and were left out",
     ]
+
+
+def test_translations_of_one_source_stay_in_one_part(tmp_path):
+    pairs = [Pair(f"source {i % 40}", f"target {i}") for i in range(200)]
+    found = gather_pairs([write(tmp_path / "a.tsv", as_tsv(pairs))], held_out=0.1)
+    assert len(found.valid) == 20
+    assert not {pair.source for pair in found.train} & {pair.source for pair in found.valid}
