@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 
 help:
 	@echo "make test   set up, then check style, types, imports, and run all tests"
-	@echo "make demo   set up, then see a small Transformer learn and look inside it"
+	@echo "make demo   set up, then see a small model learn Python and complete a few lines"
 	@echo "make bench  measure against peers (minutes; see docs/measurements.md)"
 
 # What users run needs only the run-time dependencies; the tests need the rest too.
@@ -35,8 +35,13 @@ demo: $(VENV)/run
 	@$(BIN)/python -m regard.demo
 
 # NANOGPT=folder, on a machine with CUDA, measures a checkout of nanoGPT beside ours.
+# TEXT=file measures preparing it; LOOP=file (CUDA) the whole loop on it against its bare step;
+# SHAKESPEARE=input.txt (CUDA) trains the character recipe, against nanoGPT if there is one.
 bench: $(VENV)/dev
 	$(BIN)/python bench/transformer.py $(if $(NANOGPT),--nanogpt $(NANOGPT))
+	$(if $(TEXT),$(BIN)/python bench/prepare.py $(TEXT))
+	$(if $(LOOP),$(BIN)/python bench/loop.py $(LOOP))
+	$(if $(SHAKESPEARE),$(BIN)/python bench/shakespeare.py $(SHAKESPEARE) $(if $(NANOGPT),--nanogpt $(NANOGPT)))
 
 clean:
 	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
