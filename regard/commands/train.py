@@ -4,12 +4,15 @@ import glob
 import os
 import shlex
 import shutil
+import signal
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
+from types import FrameType
 from typing import Annotated, Any, Literal
 
 import torch
@@ -205,7 +208,7 @@ def train(made: Plan, folder: Path, console: Console, hints: bool = True) -> Out
     _check_free(folder)
     torch.manual_seed(made.settings.training.seed)
     module = build(made.config, made.device)
-    with _kept_if_begun(folder) as begun:
+    with one_interrupt(), _kept_if_begun(folder) as begun:
         tokenizers = list(made.tokenizers)
         runs.write_run(folder, made.settings, made.config, tokenizers, made.digest)
         sink = Sinks([])
@@ -231,6 +234,26 @@ def train(made: Plan, folder: Path, console: Console, hints: bool = True) -> Out
         if hints:
             _show_next(made, folder, console)
     return outcome
+
+
+@contextmanager
+def one_interrupt() -> Iterator[None]:
+    """The first Ctrl-C is heard; more are not, so that what it asked for, saving, can be done."""
+    before = signal.getsignal(signal.SIGINT)
+    alone = threading.current_thread() is threading.main_thread()
+    if not alone or before is not signal.default_int_handler:  # somebody else decides
+        yield
+        return
+
+    def heard(number: int, frame: FrameType | None) -> None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGINT, heard)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @contextmanager

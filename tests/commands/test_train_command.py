@@ -17,7 +17,7 @@ from rich.console import Console
 from safetensors.torch import load_file
 
 from regard.commands import train as command
-from regard.commands.train import Train, train
+from regard.commands.train import Train, one_interrupt, train
 from regard.data import tokens
 from regard.errors import RegardError
 from regard.training import log, recipes
@@ -388,3 +388,17 @@ def test_a_folder_with_something_in_it_is_never_touched(tmp_path, monkeypatch):
     with pytest.raises(RegardError, match="already there"):
         train(made, tmp_path, Console(quiet=True))
     assert (tmp_path / "text.txt").exists()
+
+
+def test_only_the_first_interrupt_is_heard_until_the_run_is_saved():
+    heard = []
+    with one_interrupt():
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(1)
+        except KeyboardInterrupt:
+            heard.append(1)
+        os.kill(os.getpid(), signal.SIGINT)  # while it is being saved
+        time.sleep(0.01)
+    assert heard == [1]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
