@@ -20,11 +20,9 @@ from regard.data.pairs import (
     Pair,
     clean,
     encode_pairs,
-    gather_pairs,
     read_pairs,
     task_pairs,
 )
-from regard.data.stream import MaskedStream, Stream
 from regard.data.texts import gather
 from regard.data.tokens import prepare
 from regard.errors import Problems, RegardError
@@ -32,7 +30,7 @@ from regard.training.evaluation import Scores, accounted, compare, measure, rule
 from regard.training.objectives import Objective, objective_for
 from regard.training.precision import Precision
 from regard.training.runs import Run, check_data, open_run
-from regard.training.setup import device_for, unknown_in_pairs
+from regard.training.setup import device_for, pairs_of, stream, unknown_in_pairs
 
 Names = tuple[str, ...]
 ROWS = 32  # computed at once
@@ -150,11 +148,8 @@ def figures(scores: Scores) -> dict[str, Any]:
 
 def _pair_texts(run: Run, given: Names) -> tuple[list[Pair], Counts]:
     """The pairs asked for, or those that the run held out."""
-    data = run.settings.data
     if not given:
-        texts = gather_pairs(
-            data.train, data.valid, data.held_out / 2, data.examples, run.settings.training.seed
-        )
+        texts = pairs_of(run.settings)
         check_data(run.folder, texts.digest)
         return list(texts.valid), Counts()
     if len(given) == 1 and given[0] in tasks.TASKS:
@@ -180,18 +175,7 @@ def evaluate_text(
     if not len(tokens):
         raise RegardError("the run held nothing out; name some text to evaluate it on")
     objective = objective_for(run.config, pairs=False)
-    feed: Stream
-    if objective.name == "masked":
-        feed = MaskedStream(
-            tokens,
-            tokens,
-            context,
-            1,
-            vocabulary=run.config.vocabulary,
-            share=run.settings.training.masked,
-        )
-    else:
-        feed = Stream(tokens, tokens, context, 1, isolate=data.isolate)
+    feed = stream(tokens, tokens, run.config, run.settings, context)
     size = accounted(tokens, run.tokenizer) if objective.name == "causal" else 0
     scores = measure(run.module, objective, feed.held_out(ROWS), precision, size)
     warnings = list(texts.warnings)

@@ -12,7 +12,7 @@ from torch import Tensor
 from regard.data import tasks
 from regard.data.batch import Batch, Feed
 from regard.data.buckets import Buckets
-from regard.data.pairs import EncodedPairs, encode_pairs, gather_pairs
+from regard.data.pairs import EncodedPairs, PairTexts, encode_pairs, gather_pairs
 from regard.data.stream import MaskedStream, Stream
 from regard.data.texts import Texts, gather
 from regard.data.tokens import Tokens, cache_folder, prepare
@@ -149,7 +149,7 @@ def _text(settings: Settings, stages: Stages) -> _Made:
     return _Made(
         settings,
         config,
-        lambda tokens: _stream(parts["train"], parts["valid"], config, settings, tokens),
+        lambda tokens: stream(parts["train"], parts["valid"], config, settings, tokens),
         [tokenizer],
         _described(texts, parts["train"], parts["valid"], tokenizer),
         [*texts.warnings, *_unknown(parts), *_little(len(parts["valid"]), "tokens")],
@@ -160,9 +160,10 @@ def _text(settings: Settings, stages: Stages) -> _Made:
     )
 
 
-def _stream(
+def stream(
     train: Tokens, valid: Tokens, config: TransformerConfig, settings: Settings, tokens: int
-) -> Feed:
+) -> Stream:
+    """Rows of text as this kind of model reads them, `tokens` in a step."""
     training = settings.training
     rows = max(1, tokens // training.context)
     shape = train, valid, training.context, rows, training.seed, settings.data.isolate
@@ -253,12 +254,18 @@ def _tokenizer(settings: TokenizerSettings, texts: Texts, stages: Stages) -> Tok
     return found
 
 
+def pairs_of(settings: Settings) -> PairTexts:
+    """The pairs that some settings name, in two parts."""
+    data = settings.data
+    return gather_pairs(
+        data.train, data.valid, data.held_out / 2, data.examples, settings.training.seed
+    )
+
+
 def _pairs(settings: Settings, stages: Stages) -> _Made:
     data, wanted = settings.data, settings.tokenizer
     with stages.stage("reading"):
-        texts = gather_pairs(
-            data.train, data.valid, data.held_out / 2, data.examples, settings.training.seed
-        )
+        texts = pairs_of(settings)
     task = data.train[0] in tasks.TASKS
     kind: Kind = ("char" if task else "bpe") if wanted.kind == "auto" else wanted.kind
     size = texts.bytes
@@ -364,8 +371,8 @@ def _decided(made: _Made, device: torch.device) -> Plan:
     )
 
 
-# FLOPs of a whole run from which compiling pays: it takes half a minute, which is about what it
-# saves in a minute of work at a third of a modern GPU's peak.
+# FLOPs of a whole run from which compiling is tried: a minute of work at a third of an H200's peak.
+# In a run of one minute that did little of it, compiling took 17 s and did not pay.
 WORTH_COMPILING = 2e16
 
 

@@ -56,15 +56,20 @@ def bigram_loss(train_ids: np.ndarray, valid_ids: np.ndarray, vocabulary: int) -
     return float(min(losses))
 
 
+READER = (
+    "model.context=64",
+    "optimizer.kind=muon",
+    "optimizer.peak=0.004",
+    "training.tokens_per_step=1024",
+)
+
+
 def test_a_decoder_beats_a_bigram_on_held_out_text(tmp_path):
     ready = made(
+        *READER,
         "tokenizer.kind=byte",
         "model.preset=regard-2",
-        "model.context=64",
-        "optimizer.kind=muon",
-        "optimizer.peak=0.004",
         "training.steps=150",
-        "training.tokens_per_step=1024",
         data=python_text(tmp_path),
     )
     outcome = train(ready, tmp_path / "run", Console(quiet=True))
@@ -78,13 +83,10 @@ def test_a_decoder_beats_a_bigram_on_held_out_text(tmp_path):
 
 def test_an_encoder_fills_gaps_better_than_the_most_frequent_token(tmp_path):
     ready = made(
+        *READER,
         "tokenizer.kind=char",
         "model.preset=regard-2-encoder",
-        "model.context=64",
-        "optimizer.kind=muon",
-        "optimizer.peak=0.004",
         "training.steps=200",
-        "training.tokens_per_step=1024",
         data=python_text(tmp_path),
     )
     outcome = train(ready, tmp_path / "run", Console(quiet=True))
