@@ -109,6 +109,9 @@ class TrainingSettings:
     sample_every: int = 0  # steps; 0: with each validation; -1: never
     log_every: int = 0  # steps; 0: about two hundred times in the run
     tensorboard: bool = False  # write its files into the run too
+    on_fault: Literal["skip", "back", "stop"] = "skip"  # what a broken number or a spike leads to
+    spike: float = 0.0  # a loss so many standard deviations above those before is a fault; 0: none
+    distribution: Literal["ddp", "fsdp"] = "ddp"  # many processes: copies of the model, or shares
 
 
 @dataclass(frozen=True)
@@ -242,6 +245,7 @@ RANGES: dict[str, dict[str, tuple[float, float]]] = {
         "keep": (0, 1000),
         "sample_every": (-1, 1 << 40),
         "log_every": (0, 1 << 40),
+        "spike": (0, 1e6),
     },
 }
 
