@@ -53,6 +53,7 @@ class Rates(NamedTuple):
     later: float  # from the first line after that checkpoint on
     median: float  # of the logged lines
     checkpoints: int  # in the later part
+    stalled: float  # seconds that training stood still for a checkpoint, the longest
 
 
 def loop_rates(made: Plan, folder: Path) -> Rates:
@@ -69,7 +70,8 @@ def loop_rates(made: Plan, folder: Path) -> Rates:
     begin = next(e for e in steps if e["step"] >= saved[0])
     after = next(e for e in steps if e["step"] > saved[0])
     rates = sorted(e["tokens_per_second"] for e in steps if e["step"] > saved[0])
-    return Rates(since(begin), since(after), rates[len(rates) // 2], len(saved) - 2)
+    stalled = max(event.get("stalled", 0.0) for event in steps)
+    return Rates(since(begin), since(after), rates[len(rates) // 2], len(saved) - 2, stalled)
 
 
 def main() -> None:
@@ -108,6 +110,10 @@ def main() -> None:
     print(f"    ({rates.checkpoints} checkpoints, one every {asked.checkpoint_every} steps)")
     print(f"  with the first one   {rates.first:12,.0f} tok/s: {rates.first / bare:.3f}")
     print(f"  median line          {rates.median:12,.0f} tok/s: {rates.median / bare:.3f}")
+    print(
+        f"  saving costs {1 - rates.later / rates.median:.2%} of the rate between checkpoints, "
+        f"{1 - rates.first / rates.median:.2%} with the first; longest stall {rates.stalled:.3f} s"
+    )
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
 from io import TextIOWrapper
+from signal import Signals
 from typing import Protocol
 
 import tyro
@@ -19,9 +20,11 @@ from regard.commands.generate import Generate
 from regard.commands.models import Describe, Models
 from regard.commands.plot import Plot
 from regard.commands.recipes import Recipes
+from regard.commands.runs import Runs
 from regard.commands.tokenize import LearnTokenizer, Tokenize
 from regard.commands.train import Train
 from regard.errors import RegardError, nearest
+from regard.training.signals import WORDS, StoppedError
 
 
 class Command(Protocol):
@@ -35,6 +38,7 @@ COMMANDS: dict[str, Callable[..., Command]] = {
     "evaluate": Evaluate,
     "generate": Generate,
     "plot": Plot,
+    "runs": Runs,
     "recipes": Recipes,
     "tokenize": Tokenize,
     "tokenizer": LearnTokenizer,
@@ -105,6 +109,9 @@ def _mistakes_told() -> Iterator[None]:
         _fail(str(error))
     except (ReaderGoneError, BrokenPipeError):  # the reader has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except StoppedError as error:
+        Console(stderr=True).print(f"\n{WORDS[Signals(error.number)]}")
+        sys.exit(128 + error.number)
     except KeyboardInterrupt:
         Console(stderr=True).print("\ninterrupted")
         sys.exit(130)

@@ -1,43 +1,36 @@
 """`regard train`: from data to a run."""
 
-import glob
-import os
 import shlex
-import shutil
-import signal
 import sys
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
-from types import FrameType
 from typing import Annotated, Any, Literal
 
-import torch
 import tyro
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from regard.commands.evaluate import pair_rules, show
-from regard.commands.names import STREAM, check_writable, lasting
+from regard.commands.choosing import planned
+from regard.commands.evaluate import show
+from regard.commands.names import lasting
 from regard.commands.recipes import toml
+from regard.commands.running import carry_out, told_by_one
 from regard.data.buckets import Buckets
 from regard.errors import RegardError
-from regard.models.transformer import Transformer, build
-from regard.training import recipes, runs
-from regard.training.evaluation import Scores, compare, rules, translations
-from regard.training.log import Log, Sink, Sinks
-from regard.training.loop import Job, Loop, Outcome
-from regard.training.samples import sampler
+from regard.models.transformer import build
+from regard.training import recipes
+from regard.training.job import Outcome
+from regard.training.processes import ALONE, Processes, joined
+from regard.training.resuming import begun, noted
 from regard.training.settings import Settings
-from regard.training.setup import Plan, plan
+from regard.training.setup import Plan, device_for
+from regard.training.signals import Stop, listening
 from regard.training.stages import Stages
-from regard.training.tensorboard import TensorBoard
-from regard.training.throughput import peak
-from regard.training.view import view
+from regard.training.states import state
 
 Names = tuple[str, ...]
 UNSAID = -(1 << 62)  # a number that nobody gives
@@ -103,28 +96,49 @@ class Train:
     """Write TensorBoard files into the run's folder too."""
 
     def run(self, console: Console) -> None:
-        if self.out and not self.dry_run:
-            _check_free(Path(self.out))
-        settings = self.settings()
-        made = plan(settings, Stages(console))
-        folder = Path(self.out) if self.out else fresh(made, streamed=STREAM in self.data)
+        with listening() as stop:
+            settings = self.settings()
+            kind = device_for(settings.training.device).type
+            with joined(kind) as processes, told_by_one(processes):
+                if not processes.first:
+                    console = Console(quiet=True)
+                reason = self._carried_out(settings, console, stop, processes)
+        if reason == "interrupted":
+            sys.exit(stop.code)
+
+    def _carried_out(
+        self, settings: Settings, console: Console, stop: Stop, processes: Processes
+    ) -> str:
+        """Train what is asked for, or go on with it; why it ended."""
+        stages = Stages(console)
+        made, folder = planned(settings, self.out, stages, processes, self.dry_run)
+        if made is None:
+            _show_finished(folder, console)
+            return "finished"
         describe(made, folder, console, full=self.dry_run)
         if self.dry_run:
-            return
-        if train(made, folder, console).reason == "interrupted":
-            sys.exit(130)
+            return "described"
+        given = noted(begun(folder), settings)
+        return train(made, folder, console, given=given, stop=stop, processes=processes).reason
 
     def settings(self) -> Settings:
         """The recipe's settings with what the command line says."""
         if self.pairs and self.data:
             raise RegardError("give --pairs or text to train on, not both")
         changes = list(chain(*self.set))
-        settings = recipes.load(self.recipe) if self.recipe else Settings()
+        settings = self._base()
         named = self.model or any(c.partition("=")[0].strip() == "model.preset" for c in changes)
         if named:  # another model than the recipe's: its changes are not meant
             settings = replace(settings, model=replace(settings.model, changes={}))
         settings = recipes.override(settings, changes)
         return settings.changed(self._said(), "command line")
+
+    def _base(self) -> Settings:
+        """What the command line changes: a recipe, the run that is to go on, or what is usual."""
+        if self.recipe:
+            return recipes.load(self.recipe)
+        run = begun(Path(self.out)) if self.out and not (self.data or self.pairs) else None
+        return run.given if run else Settings()
 
     def _said(self) -> dict[str, dict[str, Any]]:
         """What the options change, by table; nothing for those that were not given."""
@@ -145,32 +159,6 @@ class Train:
         if self.tensorboard:
             said["training"]["tensorboard"] = True
         return said
-
-
-def _check_free(folder: Path) -> None:
-    """Whether a run can be written there; said before minutes of reading."""
-    if os.path.lexists(folder) and (not folder.is_dir() or any(folder.iterdir())):
-        raise RegardError(f"{folder} is already there; choose another --out, or remove it")
-    check_writable(folder)
-
-
-def fresh(made: Plan, streamed: bool = False) -> Path:
-    """A folder in runs/ named after the data that is not there yet."""
-    data = made.settings.data
-    stems = [_stem(Path(given)) for given in data.train[: 2 if data.pairs else 1]]
-    name = "stdin" if streamed else "-".join(dict.fromkeys(stems))
-    folder, number = Path("runs") / name, 1
-    while folder.exists():
-        number += 1
-        folder = Path("runs") / f"{name}-{number}"
-    return folder
-
-
-def _stem(path: Path) -> str:
-    """What a file or folder is about; of a pattern, the folder it stands in."""
-    while glob.has_magic(path.name):
-        path = path.parent
-    return path.name.lstrip(".").split(".")[0] or "run"
 
 
 def describe(made: Plan, folder: Path, console: Console, full: bool) -> None:
@@ -203,31 +191,23 @@ def describe(made: Plan, folder: Path, console: Console, full: bool) -> None:
                 console.print(Text(f"{key} = {toml(value)}"), soft_wrap=True)
 
 
-def train(made: Plan, folder: Path, console: Console, hints: bool = True) -> Outcome:
-    """Carry out a plan: write the run's folder, train, evaluate, and say what next (`hints`)."""
-    _check_free(folder)
-    torch.manual_seed(made.settings.training.seed)
-    module = build(made.config, made.device)
-    with one_interrupt(), _kept_if_begun(folder) as begun:
-        tokenizers = list(made.tokenizers)
-        runs.write_run(folder, made.settings, made.config, tokenizers, made.digest)
-        sink = Sinks([])
-        try:
-            sink.sinks += _listening(made, folder, console)
-            job = _job(made, module, folder, sink)
-            sink.write(_start(job, made, folder))
-            for warning in made.warnings:
-                sink.write({"event": "warning", "step": 0, "time": 0.0, "message": warning})
-            loop = Loop(job)
-            begun.append(loop)
-            outcome = loop.run()
-            if outcome.step:
-                runs.write_weights(folder, loop.weights.masters)
-            scores = _final(made, module, outcome, sink)
-        finally:
-            sink.close()
+def train(
+    made: Plan,
+    folder: Path,
+    console: Console,
+    hints: bool = True,
+    *,
+    given: Mapping[str, Any] | None = None,
+    stop: Stop | None = None,
+    processes: Processes = ALONE,
+) -> Outcome:
+    """Carry out a plan, show how good it is, and say what next (`hints`)."""
+    with listening() if stop is None else nullcontext(stop) as stop:
+        outcome, scores = carry_out(
+            made, folder, console, asked=given, stop=stop, processes=processes
+        )
     if outcome.reason == "interrupted":
-        _show_interrupted(outcome, folder, console)
+        _show_interrupted(outcome, folder, stop.word, console)
     else:
         if scores is not None:
             show(scores, "held out", console)
@@ -236,117 +216,20 @@ def train(made: Plan, folder: Path, console: Console, hints: bool = True) -> Out
     return outcome
 
 
-@contextmanager
-def one_interrupt() -> Iterator[None]:
-    """The first Ctrl-C is heard; more are not, so that what it asked for, saving, can be done."""
-    before = signal.getsignal(signal.SIGINT)
-    alone = threading.current_thread() is threading.main_thread()
-    if not alone or before is not signal.default_int_handler:  # somebody else decides
-        yield
-        return
-
-    def heard(number: int, frame: FrameType | None) -> None:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        raise KeyboardInterrupt
-
-    signal.signal(signal.SIGINT, heard)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-@contextmanager
-def _kept_if_begun(folder: Path) -> Iterator[list[Loop]]:
-    """A new folder goes again if no step of the loop was done: the next try finds it free."""
-    there, begun = folder.is_dir(), list[Loop]()
-    try:
-        yield begun
-    finally:
-        if not any(loop.done for loop in begun):
-            shutil.rmtree(folder, ignore_errors=True)
-            if there:
-                folder.mkdir()
-
-
-def _listening(made: Plan, folder: Path, console: Console) -> Iterator[Sink]:
-    yield Log(folder)
-    if made.settings.training.tensorboard:
-        yield TensorBoard(folder / "tensorboard")
-    yield view(console, made.settings.training.log_every)  # the last one, which may be gone
-
-
-def _job(made: Plan, module: Transformer, folder: Path, sink: Sink) -> Job:
-    return Job(
-        module,
-        made.objective,
-        made.feed,
-        made.settings,
-        made.device,
-        made.precision,
-        made.compiled,
-        peak(made.device, made.precision),
-        folder,
-        sink,
-        made.valid_bytes,
-        sampler(made, module),
-    )
-
-
-def _start(job: Job, made: Plan, folder: Path) -> dict[str, Any]:
-    training = made.settings.training
-    rows = made.feed.step(0).rows
-    return {
-        "event": "start",
-        "step": 0,
-        "time": 0.0,
-        "run": str(folder),
-        "model": made.settings.model.preset,
-        "parameters": sum(weight.numel() for weight in job.module.parameters()),
-        "steps": training.steps,
-        "tokens_per_step": training.tokens_per_step,
-        "rows": training.rows,
-        "accumulation": -(-rows // training.rows),
-        "device": str(made.device),
-        "precision": made.precision,
-        "objective": made.objective.name,
-        "train_tokens": made.train_tokens,
-        "valid_tokens": made.valid_tokens,
-        "peak": job.peak.words(),
-    }
-
-
-def _final(made: Plan, module: Transformer, outcome: Outcome, sink: Sink) -> Scores | None:
-    """The figures of the weights that are kept, over the held-out part; logged as `evaluation`."""
-    scores = outcome.scores
-    if scores is None or not scores.tokens:
-        return None
-    how = rules(made.objective, made.settings.training.context)
-    if isinstance(made.feed, Buckets):
-        pairs = made.feed.valid
-        written = translations(module, pairs, made.tokenizers[0], precision=made.precision)
-        scores = compare(scores, written, [pair.target for pair in pairs.texts], tokenised=False)
-        how = pair_rules(made.objective, 1)
-    scores = replace(scores, rules=how)
-    sink.write(
-        {
-            "event": "evaluation",
-            "step": outcome.step,
-            "time": round(outcome.seconds, 3),
-            **scores.figures(),
-        }
-    )
-    return scores
-
-
-def _show_interrupted(outcome: Outcome, folder: Path, console: Console) -> None:
-    words = "interrupted before the first step; nothing was kept"
+def _show_interrupted(outcome: Outcome, folder: Path, word: str, console: Console) -> None:
+    words = f"{word} before the first step; nothing was kept"
     if outcome.step:
         words = (
-            f"interrupted at step {outcome.step:,}; {folder} holds the weights of step "
-            f"{outcome.best_step or outcome.step:,}, ready to use"
+            f"{word} at step {outcome.step:,}; {folder} holds the weights of step "
+            f"{outcome.best_step or outcome.step:,}, ready to use; the same command goes on"
         )
-    console.print(Text(words, "yellow"))
+    console.print(Text(words, "yellow"), soft_wrap=True)
+
+
+def _show_finished(folder: Path, console: Console) -> None:
+    found = state(folder)
+    words = f"{folder} is {found.word} at step {found.step:,}; raise --steps to train it further"
+    console.print(Text(words), soft_wrap=True)
 
 
 def _show_next(made: Plan, folder: Path, console: Console) -> None:

@@ -24,6 +24,7 @@ class Batch:
     documents: Tensor | None = None  # (rows, positions) where documents may not see one another
     source: Tensor | None = None  # (rows, source positions)
     source_lengths: Tensor | None = None  # (rows,)
+    examples: np.ndarray | None = None  # (rows,) which ones these are, for the record
 
     @property
     def rows(self) -> int:
@@ -78,6 +79,7 @@ class Batch:
             documents=None if self.documents is None else self.documents[rows, :width],
             source=None if self.source is None else self.source[rows, :source_width],
             source_lengths=None if self.source_lengths is None else self.source_lengths[rows],
+            examples=None if self.examples is None else self.examples[rows],
         )
 
 
@@ -98,6 +100,10 @@ class Feed(Protocol):
 
     def held_out(self, rows: int) -> Iterator[Batch]:
         """Every target of the held-out part once, in order, `rows` rows at a time."""
+        ...
+
+    def turned(self, turn: int) -> Self:
+        """The same examples in another order, for each turn above 0 another one."""
         ...
 
 

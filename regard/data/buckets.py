@@ -9,14 +9,15 @@ lengths are alike in a batch, and yet most of a pair's companions are others in 
 import threading
 from bisect import bisect_right
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Self
 
 import numpy as np
 
 from regard.data.batch import Batch, padded
 from regard.data.masking import IGNORE
-from regard.data.order import generator
+from regard.data.order import generator, turned_seed
 from regard.data.pairs import EncodedPairs
 from regard.errors import RegardError
 from regard.text.dropout import Dropout
@@ -51,8 +52,13 @@ class Buckets:
         epoch, index = self._place(step)
         chosen = self._plan(epoch)[index]
         if self.dropout is None:
-            return _batch(self.train, chosen)
-        return _batch(self._dropped(chosen, epoch), np.arange(len(chosen)))
+            batch = _batch(self.train, chosen)
+        else:
+            batch = _batch(self._dropped(chosen, epoch), np.arange(len(chosen)))
+        return replace(batch, examples=chosen)
+
+    def turned(self, turn: int) -> Self:
+        return replace(self, seed=turned_seed(self.seed, turn))
 
     def epoch(self, step: int) -> float:
         epoch, index = self._place(step)

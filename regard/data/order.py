@@ -24,6 +24,11 @@ def generator(seed: int, *place: int) -> np.random.Generator:
     return np.random.Generator(np.random.PCG64(_sequence("draws", seed, place)))
 
 
+def turned_seed(seed: int, turn: int) -> int:
+    """The seed of another order, for each turn above 0 another one."""
+    return int(generator(seed, 7, turn).integers(1 << 62)) if turn else seed
+
+
 def shuffled(
     index: NDArray[np.integer] | int, count: int, seed: int, epoch: int
 ) -> NDArray[np.int64]:

@@ -6,14 +6,15 @@ so that a token is not always seen with the same past.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 import torch
 
 from regard.data.batch import Batch
 from regard.data.masking import IGNORE, corrupt
-from regard.data.order import generator, shuffled
+from regard.data.order import generator, shuffled, turned_seed
 from regard.data.tokens import Tokens
 from regard.text.specials import BOS, PAD
 
@@ -58,6 +59,9 @@ class Stream:
             some = starts[first : first + rows]
             yield self._batch(self.valid, some, first + np.arange(len(some)), held_out=True)
 
+    def turned(self, turn: int) -> Self:
+        return replace(self, seed=turned_seed(self.seed, turn))
+
     def _batch(
         self, tokens: Tokens, starts: np.ndarray, numbers: np.ndarray, held_out: bool = False
     ) -> Batch:
@@ -77,6 +81,7 @@ class Stream:
             int(lengths.sum()),
             torch.from_numpy(lengths) if lengths.min() < self.context else None,
             documents,
+            examples=starts,
         )
 
     def _read(self, tokens: Tokens, starts: np.ndarray, width: int) -> np.ndarray:

@@ -1,15 +1,16 @@
 """Documents as token ids on disk: written once, cached by content, then mapped into memory.
 
 A folder holds `tokens-00000.bin`, … (raw little-endian uint16, or uint32 for vocabularies above
-65,536), `documents.bin` (int64: where each document starts) and `meta.json`. Each document stands
-as `<s> … </s>`. Encoding runs on all cores over a bounded window of pieces, so memory does not grow
-with the corpus.
+65,536), `documents.bin` (int64: where each document starts) and `meta.json`, with a checksum of
+each. Each document stands as `<s> … </s>`. Encoding runs on all cores over a bounded window of
+pieces, so memory does not grow with the corpus. What is damaged is thrown away and made again.
 """
 
 import hashlib
+import json
 import os
 from array import array
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
@@ -20,12 +21,17 @@ import numpy as np
 
 from regard.data.texts import Part, Passage, Progress, Texts
 from regard.errors import RegardError
-from regard.storage import building, read_json, write_json
+from regard.storage import building, no_room, read_json, sweep, write_json
 from regard.text.specials import BOS, EOS
 from regard.text.tokenizer import Tokenizer
 
-FORMAT = 1
+FORMAT = 2  # 2: with checksums
 SHARD = 1 << 27  # tokens in a file: 256 MiB of uint16
+# Bytes of one part that are checked whenever it is opened, which takes 0.3 s; reading a hundred
+# times as much before every start would cost more than the damage that sizes do not show.
+CHECKED = 256 << 20
+# What notes with the wrong things in them lead to.
+STRANGE = (TypeError, ValueError, LookupError, ArithmeticError, AttributeError)
 
 
 def cache_folder() -> Path:
@@ -46,12 +52,28 @@ class Stock:
     unknown: int = 0  # tokens that became <unk>
     shard: int = SHARD
     format: int = FORMAT
+    checksums: dict[str, str] = field(default_factory=dict)  # by file; "" has that of the rest
 
-    def fits(self, shards: list[int], documents: int) -> bool:
-        """Whether files with so many tokens and documents are what was written."""
-        full, rest = divmod(self.tokens, self.shard)
-        expected = [self.shard] * full + ([rest] if rest else [])
-        return self.format == FORMAT and shards == expected and documents == self.documents
+    def sizes(self) -> dict[str, int]:
+        """The bytes of each file that was written, by its name."""
+        sizes = {"documents.bin": 8 * self.documents}
+        for shard in range(-(-self.tokens // self.shard)):
+            tokens = min(self.shard, self.tokens - shard * self.shard)
+            sizes[_shard(shard)] = tokens * _dtype(self.vocabulary).itemsize
+        return sizes
+
+    def seal(self) -> str:
+        """A checksum of all that is in here."""
+        content = {**asdict(self), "checksums": {**self.checksums, "": ""}}
+        return _hash(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _shard(number: int) -> str:
+    return f"tokens-{number:05}.bin"
+
+
+def _hash(content: bytes = b"") -> "hashlib.blake2b":
+    return hashlib.blake2b(content, digest_size=16)
 
 
 class Tokens:
@@ -59,20 +81,18 @@ class Tokens:
 
     def __init__(self, folder: Path) -> None:
         try:
-            self.stock = Stock(**read_json(folder / "meta.json"))
+            self.stock = _stock(folder)
             self.starts = np.fromfile(folder / "documents.bin", dtype="<i8")
             self._shards = [
-                np.memmap(folder / f"tokens-{shard:05}.bin", _dtype(self.stock.vocabulary), "r")
-                for shard in range(-(-self.stock.tokens // self.stock.shard))
+                np.memmap(folder / name, _dtype(self.stock.vocabulary), "r")
+                for name in self.stock.sizes()
+                if name != "documents.bin"
             ]
-            whole = self.stock.fits(list(map(len, self._shards)), len(self.starts))
-        except (RegardError, OSError, TypeError, ValueError, ArithmeticError):
-            whole = False
-        if not whole:
+        except (RegardError, OSError, *STRANGE):
             raise RegardError(
                 f"the prepared data in {folder} is damaged; delete {folder.parent} and it will be "
                 "made again"
-            )
+            ) from None
 
     def __len__(self) -> int:
         return self.stock.tokens
@@ -94,6 +114,22 @@ class Tokens:
         return first + np.searchsorted(inside, np.arange(start, stop), side="right")
 
 
+def _stock(folder: Path) -> Stock:
+    """What a part holds, if its files are those that were written; else a ValueError."""
+    stock = Stock(**read_json(folder / "meta.json"))
+    if stock.format != FORMAT or stock.checksums[""] != stock.seal():
+        raise ValueError("meta.json is not what was written")
+    sizes = stock.sizes()
+    if any((folder / name).stat().st_size != size for name, size in sizes.items()):
+        raise ValueError("a file was cut off")
+    if sum(sizes.values()) <= CHECKED:
+        for name in sizes:
+            with (folder / name).open("rb") as file:
+                if hashlib.file_digest(file, _hash).hexdigest() != stock.checksums[name]:
+                    raise ValueError(f"{name} is not what was written")
+    return stock
+
+
 def _dtype(vocabulary: int) -> np.dtype:
     return np.dtype("<u2" if vocabulary <= 1 << 16 else "<u4")
 
@@ -106,6 +142,7 @@ class _Writer:
     stock: Stock
     starts: "array[int]" = field(default_factory=lambda: array("q"))
     inside: bool = False  # of a document
+    hashes: "defaultdict[str, hashlib.blake2b]" = field(default_factory=lambda: defaultdict(_hash))
 
     def add(self, ids: np.ndarray, size: int, unknown: int, last: bool) -> None:
         """The next piece of a document: its ids (tokens,) and how many bytes they stand for."""
@@ -123,13 +160,19 @@ class _Writer:
         while len(ids):
             shard, place = divmod(self.stock.tokens, self.stock.shard)
             room = self.stock.shard - place
-            with (self.folder / f"tokens-{shard:05}.bin").open("ab") as file:
-                ids[:room].tofile(file)
+            self._write(_shard(shard), ids[:room])
             self.stock.tokens += len(ids[:room])
             ids = ids[room:]
 
+    def _write(self, name: str, numbers: np.ndarray) -> None:
+        with (self.folder / name).open("ab") as file:
+            file.write(numbers.data)  # not tofile, whose errors do not say that a disk is full
+        self.hashes[name].update(numbers.data)
+
     def close(self) -> None:
-        np.array(self.starts, dtype="<i8").tofile(self.folder / "documents.bin")
+        self._write("documents.bin", np.array(self.starts, dtype="<i8"))
+        self.stock.checksums = {name: found.hexdigest() for name, found in self.hashes.items()}
+        self.stock.checksums[""] = self.stock.seal()
         write_json(asdict(self.stock), self.folder / "meta.json")
 
 
@@ -144,19 +187,31 @@ def prepare(
     name = f"{FORMAT} {shard} {tokenizer.fingerprint} {texts.digest}"
     key = hashlib.blake2b(name.encode(), digest_size=16).hexdigest()
     folder = (cache or cache_folder()) / f"tokens-{key}"
-    if not folder.exists():  # it appears whole
-        try:
-            with building(folder) as partial:
-                _write(texts, tokenizer, partial, progress, shard)
-        except OSError as error:
-            raise RegardError(
-                f"cannot keep prepared data in {folder.parent}: {error.strerror or error}; set "
-                "REGARD_CACHE to a folder with room"
-            ) from None
-    return {part: Tokens(folder / part) for part in PARTS}
+    try:
+        return _open(folder)
+    except RegardError:  # not there, or damaged: what is made now takes its place
+        _make(folder, _Preparation(texts, tokenizer, progress, shard))
+    return _open(folder)
 
 
 PARTS: tuple[Part, ...] = ("train", "valid")
+
+
+def _open(folder: Path) -> dict[Part, Tokens]:
+    return {part: Tokens(folder / part) for part in PARTS}
+
+
+def _make(folder: Path, preparation: "_Preparation") -> None:
+    try:
+        sweep(folder.parent)
+        with building(folder, replace=folder.exists()) as partial:
+            preparation.write(partial)
+    except OSError as error:
+        raise RegardError(
+            f"cannot keep prepared data in {folder.parent}: "
+            f"{no_room(error, folder.parent, preparation.needed())}; set REGARD_CACHE to a folder "
+            "with room"
+        ) from None
 
 
 class _Encoded(NamedTuple):
@@ -165,28 +220,43 @@ class _Encoded(NamedTuple):
     unknown: int
 
 
-def _write(
-    texts: Texts, tokenizer: Tokenizer, folder: Path, progress: Progress | None, shard: int
-) -> None:
-    """Encode every passage on all cores, and write them in order."""
-    writers = {}
-    for part in PARTS:
-        (folder / part).mkdir()
-        writers[part] = _Writer(folder / part, Stock(len(tokenizer), shard=shard))
+@dataclass
+class _Preparation:
+    """Encodes every passage on all cores, and writes them in order."""
 
-    def encode(text: str) -> _Encoded:
-        ids = tokenizer.encode(text)
-        return _Encoded(ids, len(text.encode("utf-8", "surrogateescape")), tokenizer.unknown(ids))
+    texts: Texts
+    tokenizer: Tokenizer
+    progress: Progress | None
+    shard: int
+    done: int = 0  # characters
+    writers: dict[Part, _Writer] = field(default_factory=dict)
 
-    tokenizer.encode("")  # made ready once, not by every worker
-    done = 0
-    for passage, encoded in in_order(encode, texts.passages()):
-        writers[passage.part].add(*encoded, passage.last)
-        done += len(passage.text)
-        if progress:
-            progress(done)
-    for writer in writers.values():
-        writer.close()
+    def write(self, folder: Path) -> None:
+        for part in PARTS:
+            (folder / part).mkdir()
+            stock = Stock(len(self.tokenizer), shard=self.shard)
+            self.writers[part] = _Writer(folder / part, stock)
+        self.tokenizer.encode("")  # made ready once, not by every worker
+        for passage, encoded in in_order(self._encode, self.texts.passages()):
+            self.writers[passage.part].add(*encoded, passage.last)
+            self.done += len(passage.text)
+            if self.progress:
+                self.progress(self.done)
+        for writer in self.writers.values():
+            writer.close()
+
+    def _encode(self, text: str) -> _Encoded:
+        ids = self.tokenizer.encode(text)
+        size = len(text.encode("utf-8", "surrogateescape"))
+        return _Encoded(ids, size, self.tokenizer.unknown(ids))
+
+    def needed(self) -> int:
+        """About how many bytes all will take, by the share that is done."""
+        everything = sum(self.texts.characters(part) for part in PARTS)
+        if not self.done:  # a token for each character, which is rather too many
+            return everything * _dtype(len(self.tokenizer)).itemsize
+        sizes = (writer.stock.sizes() for writer in self.writers.values())
+        return sum(sum(size.values()) for size in sizes) * everything // self.done
 
 
 def in_order(

@@ -21,6 +21,7 @@ BESIDE = 6  # more runs than this have their legend beside the curves
 KINDS = (".png", ".svg", ".pdf")
 # Okabe and Ito's colours, told apart by the colour-blind; without yellow, too pale for a line.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+RETURNS = {"back": "to", "resume": "step"}  # events, and where they say the checkpoint
 DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1, 1)))  # when the colours come round again
 GREY = "#777777"
 STYLE: dict[Any, Any] = {
@@ -171,22 +172,28 @@ def _curve(events: Sequence[Mapping[str, Any]], key: str, by: By) -> Curve:
 def _lasting(events: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The measurements that led to the run's end.
 
-    A run that was killed and resumed has gone back to its checkpoint: what it had logged beyond
-    is replaced, and its clock, which starts anew, goes on from there.
+    A run that was killed and resumed, or that stepped back after a fault, has gone back to a
+    checkpoint: what it had logged beyond is replaced. If its clock started anew, that goes on from
+    there. Older logs do not say that they were resumed, but their steps start again.
     """
     kept: list[dict[str, Any]] = []
     before = 0.0  # seconds, of the sessions that ended
     for event in events:
-        if event.get("event") not in ("step", "validation"):
+        kind, step, time = event.get("event"), event.get("step", 0), event.get("time", 0.0)
+        if kind in RETURNS:
+            place = event.get(RETURNS[kind])
+        elif kind in ("step", "validation"):
+            place = step - 1 if kept and step < kept[-1]["step"] else None
+        else:
             continue
-        step, time = event.get("step", 0), event.get("time", 0.0)
-        if kept and step < kept[-1]["step"]:
-            kept = [old for old in kept if old["step"] < step]
-            before = 0.0
+        if isinstance(place, int):
+            kept = [old for old in kept if old["step"] <= place]
+            before = before if kind == "back" else 0.0
         last = kept[-1]["time"] if kept else 0.0
         if before + time < last:
             before = last
-        kept.append({**event, "step": step, "time": before + time})
+        if kind not in RETURNS:
+            kept.append({**event, "step": step, "time": before + time})
     return kept
 
 

@@ -1,6 +1,7 @@
 """Learning a tokenizer from a stream of texts."""
 
 import json
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 
@@ -100,11 +101,45 @@ def _pairs(texts: Iterable[str], vocabulary: int) -> Vocabulary:
         initial_alphabet=CHARACTERS,
         show_progress=False,
     )
-    learner.train_from_iterator(_handfuls(texts), trainer)
+    _interruptible(_handfuls(texts), lambda taken: learner.train_from_iterator(taken, trainer))
     found = json.loads(learner.to_str())["model"]["merges"]
     merges = tuple((left, right) for left, right in found)
     formed = (left + right for left, right in merges)
     return Vocabulary("bpe", (*SPECIALS, *CHARACTERS, *formed), merges)
+
+
+def _interruptible(texts: Iterable[str], work: Callable[[Iterator[str]], None]) -> None:
+    """Let the library work on some texts so that a signal can end it.
+
+    Python hears signals on this thread only, which a long call would keep busy; so the call gets a
+    thread of its own, and the texts break off when this one is left. The thread is waited for: a
+    process that ends while one is inside the library is aborted.
+    """
+    raised: list[BaseException] = []
+    left = threading.Event()
+
+    def until_left() -> Iterator[str]:
+        for text in texts:
+            if left.is_set():
+                raise InterruptedError
+            yield text
+
+    def worked() -> None:
+        try:
+            work(until_left())
+        except BaseException as error:
+            raised.append(error)
+
+    worker = threading.Thread(target=worked)
+    worker.start()
+    try:
+        while worker.is_alive():
+            worker.join(0.05)
+    finally:
+        left.set()
+        worker.join()
+    if raised:
+        raise raised[0]
 
 
 def _handfuls(texts: Iterable[str]) -> Iterator[str]:

@@ -11,7 +11,7 @@ import numpy as np
 import tokenizers
 
 from regard.errors import RegardError
-from regard.storage import replacing
+from regard.storage import read_file, replacing
 from regard.text.encoders import ENCODERS, Encoder
 from regard.text.reference import Ids
 from regard.text.specials import SPECIALS, UNK
@@ -21,6 +21,7 @@ __all__ = ["KINDS", "Kind", "Tokenizer"]
 
 # Where words are joined without a blank: around newlines, before closing and after opening signs.
 _GLUED = re.compile(r" ?\n ?| (?=[.,;:!?%)\]}…”»]|['’]\w)|(?<=[(\[{“«]) ")
+LARGEST = 512 << 20  # bytes of a tokenizer.json
 _SHOWN = {"\n": "↵", " ": "·", "\t": "⇥", "\r": "␍"}
 
 
@@ -34,12 +35,15 @@ class Tokenizer:
     def load(cls, path: str | Path) -> "Tokenizer":
         """Read a `tokenizer.json`."""
         try:
-            text = Path(path).read_text(encoding="utf-8")
+            text = read_file(Path(path), LARGEST).decode("utf-8")
         except OSError as error:
             raise RegardError(f"{path} cannot be read ({error.strerror or error})") from None
         except UnicodeDecodeError:
             raise RegardError(f"{path} is not a tokenizer.json (it is not UTF-8)") from None
+        except ValueError as error:
+            raise RegardError(f"{path} is not a tokenizer.json ({error})") from None
         try:
+            _check_plain(text)
             return cls(recognise(text))
         except RegardError as error:
             raise RegardError(f"{path} cannot be used: {error}") from None
@@ -49,7 +53,11 @@ class Tokenizer:
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as unfinished:
-            unfinished.write_text(self.reference.to_str(pretty=True) + "\n", encoding="utf-8")
+            unfinished.write_text(self.spelled(), encoding="utf-8")
+
+    def spelled(self) -> str:
+        """What stands in the `tokenizer.json`."""
+        return self.reference.to_str(pretty=True) + "\n"
 
     @property
     def kind(self) -> Kind:
@@ -114,6 +122,20 @@ class Tokenizer:
         if strange.size:
             raise RegardError(f"id {strange[0]} is not in this vocabulary of {len(self):,} tokens")
         return given.tolist()
+
+
+def _check_plain(text: str) -> None:
+    """Refuse the settings that the library panics at; what else is wrong, it says itself."""
+    try:
+        found = json.loads(text)
+        normalizer = json.dumps(found["normalizer"])
+        model = found["model"]
+        joined = model["type"] == "BPE" and model["continuing_subword_prefix"]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return
+    for part, panics in {"normalizer": "Precompiled" in normalizer, "model": joined}.items():
+        if panics:
+            raise RegardError(f"its {part} has settings that Regard does not have")
 
 
 def _read(text: str | bytes) -> str:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from regard.training.precision import Weights
+from regard.training.shares import local
 
 
 class RunningMean:
@@ -21,8 +22,9 @@ class RunningMean:
     def update(self, step: int) -> None:
         """Take in the weights after `step`; the mean spans at most a tenth of the run so far."""
         decay = min(self.decay, (1 + step) / (10 + step))
-        current = [self.weights.masters[name] for name in self.means]
-        torch._foreach_lerp_(list(self.means.values()), current, 1 - decay)
+        means = [local(mean) for mean in self.means.values()]
+        current = [local(self.weights.masters[name]) for name in self.means]
+        torch._foreach_lerp_(means, current, 1 - decay)
 
     @contextmanager
     def in_place(self) -> Iterator[None]:

@@ -19,6 +19,7 @@ from regard.models.transformer import Transformer
 from regard.text.tokenizer import Tokenizer
 from regard.training.objectives import Objective, loss
 from regard.training.precision import Precision, computing
+from regard.training.processes import ALONE, Processes
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,7 @@ def measure(
     batches: Iterable[Batch],
     precision: Precision = "float32",
     text_bytes: int = 0,
+    processes: Processes = ALONE,
 ) -> Scores:
     """Loss and perplexity over all targets of all batches; bits per byte if the bytes are known.
 
@@ -70,22 +72,23 @@ def measure(
     right = torch.zeros((), dtype=torch.int64, device=device)
     asked = 0
     with at_rest(module), computing(precision, device, objective.varied):
-        for batch in batches:
+        for _, batch, counts in processes.dealt(batches):
             here = batch.to(device)
             logits = objective.logits(module, here)
-            total += loss(logits, here.targets).double()
-            right += ((logits.argmax(-1) == here.targets) & (here.targets != IGNORE)).sum()
-            asked += batch.valid
-    mean = float(total) / asked if asked else math.nan
+            if counts:
+                total += loss(logits, here.targets).double()
+                right += ((logits.argmax(-1) == here.targets) & (here.targets != IGNORE)).sum()
+                asked += batch.valid
+    summed, found, all_asked = processes.sums([float(total), int(right), asked])
+    asked = int(all_asked)
+    mean = summed / asked if asked else math.nan
     masked = objective.name == "masked"
     return Scores(
         loss=mean,
         perplexity=math.inf if mean >= 700 else math.exp(mean),  # NaN stays NaN
         tokens=asked,
-        bits_per_byte=float(total) / math.log(2) / text_bytes
-        if text_bytes and not masked
-        else None,
-        accuracy=int(right) / asked if masked and asked else None,
+        bits_per_byte=summed / math.log(2) / text_bytes if text_bytes and not masked else None,
+        accuracy=found / asked if masked and asked else None,
     )
 
 

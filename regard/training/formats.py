@@ -4,15 +4,12 @@ import math
 import unicodedata
 from collections.abc import Callable, Sequence
 
+from regard.storage import size as size  # one spelling of bytes, here among the others
+
 
 def count(number: float) -> str:
     """9,999 as it is, then 12.3k, 4.5M, 6.7B, 8.9T."""
     return f"{number:,.0f}" if number < 9999.5 else _scaled(number, ("", "k", "M", "B", "T"))
-
-
-def size(number: float) -> str:
-    """Bytes in powers of a thousand: 640 B, 1.2 GB."""
-    return f"{number:.0f} B" if number < 999.5 else _scaled(number, (" B", " kB", " MB", " GB"))
 
 
 def _scaled(number: float, units: Sequence[str]) -> str:

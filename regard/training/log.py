@@ -2,13 +2,17 @@
 
 import json
 import math
+import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
 from regard.errors import RegardError
+from regard.storage import no_room, opened
 
 LOG = "log.jsonl"  # in the run's folder
+LONGEST = 4 << 20  # bytes of a line
 MEASURED = (
     "step",
     "validation",
@@ -49,26 +53,40 @@ class Sinks(Sink):
 
 
 class Log(Sink):
-    """A run's own record, one event a line in `log.jsonl`; a resumed run goes on in the file."""
+    """A run's own record, one event a line in `log.jsonl`.
 
-    def __init__(self, folder: str | Path) -> None:
+    A run that goes on does so in the file, behind the first `kept` bytes: those of its checkpoint.
+    """
+
+    def __init__(self, folder: str | Path, kept: int | None = None) -> None:
         self.path = Path(folder) / LOG
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
+            if kept is not None and self.path.exists():
+                os.truncate(self.path, min(kept, self.path.stat().st_size))
             _mend(self.path)
-            self._file = self.path.open("a", encoding="ascii", newline="\n")
-        except OSError as error:
-            raise RegardError(f"cannot write the log {self.path}: {error.strerror}") from None
+            # Unbuffered: what a killed run has logged, it has logged, and what did not fit on the
+            # disk is not tried again by `close`.
+            self._file = self.path.open("ab", buffering=0)
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise RegardError(f"cannot write the log {self.path}: {reason}") from None
 
     def write(self, event: Mapping[str, Any]) -> None:
         # ASCII, because a model may write half a surrogate pair, which UTF-8 cannot hold.
         plain = {key: _spelled(value) for key, value in event.items()}
-        line = json.dumps(plain, allow_nan=False)
+        line = json.dumps(plain, allow_nan=False).encode("ascii") + b"\n"
+        whole, rest = self._file.seek(0, os.SEEK_END), line
         try:
-            self._file.write(line + "\n")
-            self._file.flush()  # what a killed run has logged, it has logged
+            while rest:
+                rest = rest[self._file.write(rest) :]
         except OSError as error:
-            raise RegardError(f"cannot write the log {self.path}: {error.strerror}") from None
+            with suppress(OSError):
+                self._file.truncate(whole)  # no torn line, should somebody go on
+            reason = no_room(error, self.path.parent, len(line))
+            raise RegardError(
+                f"cannot write the log {self.path}: {reason}; the last checkpoint stays good"
+            ) from None
 
     def close(self) -> None:
         self._file.close()
@@ -78,17 +96,20 @@ def read(path: str | Path) -> list[dict[str, Any]]:
     """The events in a log, or in the log of a run's folder, without a last line torn by a kill."""
     path = Path(path)
     path = path / LOG if path.is_dir() else path
-    try:
-        lines = path.read_bytes().split(b"\n")
-    except OSError as error:
-        raise RegardError(f"cannot read the log {path}: {error.strerror}") from None
     events = []
-    for number, line in enumerate(lines, start=1):
-        event = _parsed(line)
-        if event is not None:
-            events.append(event)
-        elif number < len(lines):  # every whole line ends with a newline
-            raise RegardError(f"{path}, line {number}: not an event; remove the line to go on")
+    try:
+        with opened(path) as file:
+            for number, line in enumerate(iter(lambda: file.readline(LONGEST), b""), start=1):
+                event = _parsed(line)
+                if event is not None:
+                    events.append(event)
+                elif line.endswith(b"\n") or len(line) == LONGEST:
+                    raise RegardError(
+                        f"{path}, line {number}: not an event; remove the line to go on"
+                    )
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise RegardError(f"cannot read the log {path}: {reason}") from None
     return events
 
 
@@ -114,13 +135,15 @@ def _mend(path: Path) -> None:
     """Take away a torn last line, so that what follows starts on a line of its own."""
     if not path.exists():
         return
-    data = path.read_bytes()
-    whole = data.rfind(b"\n") + 1
-    if whole == len(data):
-        return
-    if _parsed(data[whole:]) is None:
-        with path.open("r+b") as file:
-            file.truncate(whole)
-    else:
+    with opened(path) as file:
+        end = file.seek(0, os.SEEK_END)
+        file.seek(max(0, end - LONGEST))
+        tail = file.read()
+    torn = tail[tail.rfind(b"\n") + 1 :]
+    if len(torn) == LONGEST:
+        raise ValueError("its last line is too long for an event; move the file away")
+    if torn and _parsed(torn) is None:
+        os.truncate(path, end - len(torn))
+    elif torn:
         with path.open("ab") as file:
             file.write(b"\n")

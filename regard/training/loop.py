@@ -3,72 +3,46 @@
 A step takes the rows that the feed gives for its number, computes them in as many parts as memory
 asks for, divides the summed loss by the valid targets of the whole step, and lets the optimizers
 move the weights. Nothing waits for the device except when something is reported.
+
+Data, dropout and learning rate follow from the seed and the step's number, so a run that goes on
+from a checkpoint does what it would have done; many processes share the parts of a step.
 """
 
+import hashlib
 import math
-import resource
 import time
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
-from regard.data.batch import Batch, Feed
+from regard.data.batch import Batch
 from regard.data.order import generator
 from regard.errors import RegardError
-from regard.models.blocks import Block
-from regard.models.transformer import Transformer
 from regard.training.averaging import RunningMean, mean
-from regard.training.checkpoints import Checkpoints
+from regard.training.checkpoints import Checkpoint, Place
 from regard.training.evaluation import Scores, measure
-from regard.training.log import Sink
-from regard.training.objectives import Objective, loss
+from regard.training.faults import COUNTS, Faults, Guard
+from regard.training.job import Answer, Job, Outcome, recompute
+from regard.training.log import LOG
+from regard.training.meter import Meter
 from regard.training.optimizers import Optimizers
-from regard.training.precision import Precision, Weights, computing
+from regard.training.precision import Weights, computing
+from regard.training.prefetch import Ready, prefetched
+from regard.training.processes import Vote, last_part, replicated, sharded
+from regard.training.resuming import steps_of
+from regard.training.saving import Checkpoints
 from regard.training.schedules import factor
-from regard.training.settings import Settings
-from regard.training.throughput import Peak, work
+from regard.training.shares import local, whole
+from regard.training.signals import StoppedError
 
-AHEAD = 4  # steps of data prepared before they are needed
 DROPOUT = 6  # what the seed is used for, beside order and masking
-
-
-@dataclass(frozen=True)
-class Job:
-    """All that a run needs, made ready; every setting is resolved."""
-
-    module: Transformer
-    objective: Objective
-    feed: Feed
-    settings: Settings
-    device: torch.device
-    precision: Precision
-    compiled: bool
-    peak: Peak
-    folder: Path
-    sink: Sink
-    valid_bytes: int = 0
-    sample: Callable[[], Mapping[str, Any]] | None = None
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """How a run ended."""
-
-    reason: str  # finished, stopped early, interrupted
-    step: int
-    best_loss: float
-    best_step: int
-    seconds: float
-    scores: Scores | None
+MOST_SKIPPED = 20  # faults in a row that are left out: then more is wrong than a step
+MOST_TURNS = 5  # times that training steps back
 
 
 class Loop:
@@ -77,280 +51,385 @@ class Loop:
     def __init__(self, job: Job) -> None:
         self.job = job
         self.settings = job.settings.training
-        self.weights = Weights(job.module, job.precision)
-        self.optimizers = Optimizers(job.module, self.weights.masters, job.settings.optimizer)
-        self.mean = RunningMean(self.weights, self.settings.ema) if self.settings.ema else None
-        keep = max(self.settings.keep, self.settings.average)
-        self.checkpoints = Checkpoints(job.folder, keep)
-        self.loss = torch.compile(self._loss) if job.compiled else self._loss
-        self.best_loss, self.best_step = math.inf, 0
-        self.done, self.waited = 0, 0  # steps; validations without a new best
-        self.begin = time.perf_counter()
+        self.processes = job.processes
+        self.sharded = self.processes.count > 1 and self.settings.distribution == "fsdp"
         if self.settings.recompute:
             recompute(job.module)
+        if self.sharded:
+            sharded(job.module, self.processes, job.precision)
+        own = "float32" if self.sharded else job.precision  # sharding keeps masters by itself
+        self.weights = Weights(job.module, own)
+        self.optimizers = Optimizers(job.module, self.weights.masters, job.settings.optimizer)
+        self.guard = Guard(job.device, self.settings.spike, self.settings.on_fault != "skip")
+        self.mean = RunningMean(self.weights, self.settings.ema) if self.settings.ema else None
+        self.answer = self._answer()
+        self.vote = Vote(self.processes)
+        self.meter = Meter(
+            job.module, job.feed, self.settings.steps, job.peak.rate * self.processes.count
+        )
+        keep = max(self.settings.keep, self.settings.average)
+        self.checkpoints = Checkpoints(job.folder, keep, self.processes, job.found, job.about)
+        self.place = Place()
+        self.torn = False  # whether an update is half made
+        if job.found:
+            self._restore(job.found[-1])
+        self.begin = time.perf_counter() - self.place.seconds
 
-    def _loss(self, batch: Batch) -> Tensor:
-        logits = self.job.objective.logits(self.job.module, batch)
-        return loss(logits, batch.targets, self.settings.label_smoothing)
+    def _answer(self) -> nn.Module:
+        """The loss as a module that all processes compute together."""
+        answer: nn.Module = Answer(
+            self.job.module, self.job.objective, self.settings.label_smoothing
+        )
+        if self.processes.count > 1 and not self.sharded:
+            answer = replicated(answer, self.processes, unused=self.job.module.config.pooler)
+        return torch.compile(answer) if self.job.compiled else answer  # type: ignore[return-value]
+
+    @property
+    def done(self) -> int:
+        """Steps behind us."""
+        return self.place.step
 
     def run(self) -> Outcome:
-        """Train until the steps are done, patience is over, or somebody interrupts."""
-        meter = Meter(self.job)
+        """Train until the steps are done, patience is over, or somebody asks to stop."""
         self.job.module.train()
+        self.checkpoints.clean()
+        if self.job.device.type == "cuda":
+            self.checkpoints.reserve(self._saved_bytes())
         try:
-            try:
-                reason = self._train(meter)
-            except KeyboardInterrupt:
-                reason = "interrupted"
-            return self._end(reason, meter)
+            with self.job.stop.noted():
+                try:
+                    reason = self._train()
+                except KeyboardInterrupt:
+                    reason = "interrupted"
+                return self._end(reason)
+        except BaseException:
+            self.checkpoints.abandon()
+            raise
         finally:
             self.checkpoints.close()
 
-    def _train(self, meter: "Meter") -> str:
-        """Step after step; why it ended."""
-        settings = self.settings
-        with prefetched(self.job.feed, settings, self.job.device) as batches:
-            for number, (parts, valid) in enumerate(batches):
-                meter.add(*self._step(number, parts, valid), parts, valid)
-                self.done = step = number + 1
+    # Steps
+
+    def _train(self) -> str:
+        """Stretch after stretch of steps; why it ended."""
+        if self.settings.on_fault == "back" and not self.place.step and not self.checkpoints.steps:
+            self._save()  # to step back to
+        while True:
+            if self.place.due:
+                self._pause()
+            # A run that was killed when patience was over ends where it would have ended.
+            reason = "stopped early" if self._impatient() else self._stretch()
+            if reason:
+                return reason
+
+    def _stretch(self) -> str:
+        """Step after step; why it ended, nothing if training stepped back."""
+        job, settings, first = self.job, self.settings, self.place.step
+        feed = job.feed.turned(self.place.turn) if self.place.turn else job.feed
+        steps = range(first, settings.steps)
+        with prefetched(feed, steps, settings.rows, job.device, self.processes) as batches:
+            for number, ready in batches:
+                # The first step may compile for minutes, and nothing is lost by leaving it.
+                with self._leavable() if number == first else nullcontext():
+                    self._step(number, ready)
+                step = number + 1
                 if step % settings.log_every == 0 or step == settings.steps:
-                    self._report(step, meter)
-                if self._due(step) and self._pause(step, meter):
+                    self._report(step)
+                if (step % settings.log_every == 0 or self.place.due) and not self._good():
+                    return ""
+                if self._asked_to_stop():
+                    return "interrupted"
+                if self.place.due:
+                    self._pause()
+                if self._impatient():
                     return "stopped early"
         return "finished"
 
-    def _step(self, number: int, parts: list[Batch], valid: int) -> tuple[Tensor, Tensor]:
-        """One optimizer step; the summed loss and the gradient's norm, still on the device."""
-        # Dropout too is a function of the step alone, so that a run can go on from anywhere.
-        torch.manual_seed(int(generator(self.settings.seed, DROPOUT, number).integers(1 << 62)))
-        total = torch.zeros((), device=self.job.device)
-        for part in parts:
-            with computing(self.job.precision, self.job.device, self.job.objective.varied):
-                value = self.loss(part)
-            (value / max(valid, 1)).backward()
-            total += value.detach()
+    def _step(self, number: int, ready: Ready) -> None:
+        """One optimizer step; what it gave is left on the device for the meter."""
+        total = self._gradients(number, ready)
         self.weights.gather()
-        norm = self.optimizers.step(factor(self.job.settings.schedule, number, self.settings.steps))
-        self.weights.publish()
-        if self.mean:
-            self.mean.update(number)
-        return total, norm
-
-    def _report(self, step: int, meter: "Meter") -> None:
-        figures = meter.read(step)
-        self._tell("step", step, **figures, learning_rate=self.optimizers.rate())
-        self._check(step, figures["loss"], figures["gradient_norm"])
-
-    def _check(self, step: int, loss: float, norm: float) -> None:
-        """Stop where training broke down, so that no broken weights are kept."""
-        if not (math.isfinite(loss) and math.isfinite(norm)):
-            what, value = ("gradient", norm) if math.isfinite(loss) else ("loss", loss)
-            raise RegardError(
-                f"the {what} is {value} at step {step}; lower optimizer.peak or lengthen "
-                f"schedule.warmup (the log and the checkpoints before it are in {self.job.folder})"
+        norm = self.optimizers.norm()
+        good = self.guard.judge(number, total / max(ready.whole.valid, 1), norm)
+        rate = factor(self.job.settings.schedule, number, self.settings.steps)
+        with self.job.stop.noted():
+            self.torn = True
+            self.optimizers.step(rate, norm, good)
+            self.weights.publish()
+            if self.mean:
+                self.mean.update(number)
+            self.meter.add(total, norm, good, ready.parts, ready.whole.valid)
+            self.place = replace(
+                self.place,
+                step=number + 1,
+                order=_chained(self.place.order, ready.whole),
+                tokens=self.place.tokens + ready.whole.real_tokens,
+                due=self._due(number + 1),
             )
+            self.torn = False
+
+    def _gradients(self, number: int, ready: Ready) -> Tensor:
+        """Compute this process's parts; the summed loss of all parts of all processes."""
+        job, count = self.job, self.processes.count
+        total = torch.zeros((), device=job.device)
+        weight = count / max(ready.whole.valid, 1)  # gradients are means over the processes
+        for place, (index, part, counts) in enumerate(ready.mine, start=1):
+            # Dropout too follows from the place alone, whichever process is there.
+            torch.manual_seed(self._dropout_seed(number, index))
+            with last_part(self.answer, place == len(ready.mine)):
+                with computing(job.precision, job.device, job.objective.varied):
+                    value = self.answer(part)
+                (value * weight * counts).backward()
+            if counts:
+                total += value.detach()
+        return self.processes.summed(total)
+
+    def _dropout_seed(self, number: int, part: int) -> int:
+        return int(generator(self.settings.seed, DROPOUT, number, part).integers(1 << 62))
+
+    def _asked_to_stop(self) -> bool:
+        """Whether somebody asked any of the processes, which then all stop behind the same step."""
+        if self.processes.count == 1:
+            return self.job.stop.asked is not None
+        asked = self.vote.result()
+        self.vote.cast(self.job.stop.asked is not None)
+        return asked
+
+    def _leavable(self) -> AbstractContextManager[None]:
+        """Work that one process alone may leave at once when it is asked to stop."""
+        return self.job.stop.at_once() if self.processes.count == 1 else nullcontext()
+
+    def _report(self, step: int) -> None:
+        figures = self.meter.read(step)
+        figures |= {"tokens": self.place.tokens, "order": self.place.order}
+        self._tell("step", step, **figures, learning_rate=self.optimizers.rate())
+        self.checkpoints.check()
+
+    # Numbers going wrong
+
+    def _good(self) -> bool:
+        """Whether to go on; if not, training has stepped back. Waits for the device."""
+        faults = self.guard.look()
+        if faults.first < 0:
+            return True
+        first = faults.first + 1
+        what = _named(faults)
+        counts = {"not_finite": faults.not_finite, "spikes": faults.spikes}
+        self._tell("fault", self.done, first=first, **counts, message=f"{what} at step {first}")
+        on_fault = self.settings.on_fault
+        if on_fault == "skip" and faults.in_a_row < MOST_SKIPPED:
+            self.guard.forgive()
+            return True
+        if on_fault == "back" and self.place.turn < MOST_TURNS:
+            self._back()
+            return False
+        how = {
+            "skip": f" and {faults.in_a_row} steps in a row were left out",
+            "back": f" and training has stepped back {MOST_TURNS} times",
+            "stop": "",
+        }[on_fault]
+        raise RegardError(
+            f"{what} at step {first}{how}; lower optimizer.peak or lengthen schedule.warmup (the "
+            f"log and the checkpoints before it are in {self.job.folder})"
+        )
+
+    def _back(self) -> None:
+        """Go on from the last checkpoint, with the data in another order."""
+        turn, counted = self.place.turn + 1, self.guard.state[COUNTS].clone()
+        # Not to that of an interruption, without which it would have gone back further.
+        last = self.checkpoints.open(max(self.checkpoints.steps or self.checkpoints.spare))
+        told = f"back to step {last.place.step}, and on with the data in another order"
+        self._tell("back", self.done, to=last.place.step, turn=turn, message=told)
+        self._restore(last)
+        self.place = replace(self.place, turn=turn)
+        self.guard.state[COUNTS] = counted  # what is counted is not undone
+        self.guard.forgive()
+
+    # What is done between steps
 
     def _due(self, step: int) -> bool:
         every = (self.settings.validate_every, self.settings.checkpoint_every)
         sampled = self.settings.sample_every > 0 and step % self.settings.sample_every == 0
         return sampled or step == self.settings.steps or any(step % n == 0 for n in every)
 
-    def _pause(self, step: int, meter: "Meter") -> bool:
-        """Validate, sample and save where the step asks for it; whether it is time to stop."""
-        settings, best, last = self.settings, False, step == self.settings.steps
-        self._check(step, *meter.so_far())
-        with meter.paused():
-            if step % settings.validate_every == 0 or last:
-                best = self._validate(step)
-            if settings.sample_every > 0 and step % settings.sample_every == 0:
-                self._sample(step)
+    def _pause(self) -> None:
+        """Validate, save and sample where the step asks for it."""
+        settings, step, best = self.settings, self.place.step, False
+        last = step == settings.steps
+        if step % settings.validate_every == 0 or last:
+            with self.meter.paused(), self._mean_in_place(), self._leavable():
+                scores = self.scores()
+            best = self._judge(scores)
+        self.place = replace(self.place, due=False)
         if best or last or step % settings.checkpoint_every == 0:
-            self._save(step, best)
-        return bool(settings.patience) and self.waited >= settings.patience
+            self._save()
+        if settings.sample_every > 0 and step % settings.sample_every == 0:
+            with self.meter.paused():
+                self._sample(step)
 
-    def _validate(self, step: int) -> bool:
-        """Measure on what was held out, if anything; whether this is the best so far."""
-        with self._mean_in_place():
-            scores = self.scores()
+    def _impatient(self) -> bool:
+        """Whether so many validations without a new best are enough."""
+        return 0 < self.settings.patience <= self.place.waited
+
+    def _judge(self, scores: Scores) -> bool:
+        """Remember how a validation went, if anything was held out; whether it is the best."""
         if not scores.tokens:
             return False
-        best = scores.loss < self.best_loss
+        best = scores.loss < self.place.best_loss
+        self._tell("validation", self.done, **scores.figures(), best=best)
         if best:
-            self.best_loss, self.best_step = scores.loss, step
-        self.waited = 0 if best else self.waited + 1
-        self._tell("validation", step, **scores.figures(), best=best)
+            self.place = replace(self.place, best_loss=scores.loss, best_step=self.done, waited=0)
+        else:
+            self.place = replace(self.place, waited=self.place.waited + 1)
         return best
 
     def scores(self) -> Scores:
         """The figures of the held-out part with the weights as they are."""
         job = self.job
         batches = job.feed.held_out(2 * self.settings.rows)
-        return measure(job.module, job.objective, batches, job.precision, job.valid_bytes)
+        return measure(
+            job.module, job.objective, batches, job.precision, job.valid_bytes, self.processes
+        )
 
     def _mean_in_place(self) -> AbstractContextManager[None]:
         return self.mean.in_place() if self.mean else nullcontext()
 
     def _sample(self, step: int) -> None:
-        if self.job.sample:
-            with self._mean_in_place():
+        if self.job.sample and (self.processes.first or self.sharded):
+            with self._mean_in_place(), self._leavable():
                 self._tell("sample", step, **self.job.sample())
 
-    def _save(self, step: int, best: bool) -> None:
-        weights = self.mean.means if self.mean else self.weights.masters
-        remembered = self.optimizers.tensors()
-        if self.mean:
-            remembered |= {f"{name}/weights": w for name, w in self.weights.masters.items()}
-        place = {"step": step, "best_loss": _finite(self.best_loss), "best_step": self.best_step}
-        path = self.checkpoints.save(step, weights, remembered, place, best)
-        self._tell("checkpoint", step, path=str(path))
+    # Checkpoints
 
-    def _end(self, reason: str, meter: "Meter") -> Outcome:
-        """Put the weights to keep in place: averaged, best, or last; and say how it went."""
+    def _saved(self) -> tuple[Mapping[str, Tensor], dict[str, Tensor]]:
+        """All that is a tensor: the weights to use, and what else there is to remember."""
+        remembered = self.optimizers.tensors() | self.guard.tensors()
+        if not self.mean:
+            return self.weights.masters, remembered
+        remembered |= {f"{name}/weights": w for name, w in self.weights.masters.items()}
+        return self.mean.means, remembered
+
+    def _saved_bytes(self) -> int:
+        """What a checkpoint will take, with the moments that the first step makes."""
+        copies = 4 if self.mean else 3
+        each = [local(weight).nbytes + 64 for weight in self.weights.masters.values()]
+        return copies * sum(each) + 128 * len(each) + (1 << 16)
+
+    def _save(self, regular: bool = True) -> None:
+        if not self._finite():
+            raise RegardError(
+                f"weights are no longer finite at step {self.done}; lower optimizer.peak (the log "
+                f"and the checkpoints before it are in {self.job.folder})"
+            )
         step = self.done
-        if reason == "interrupted" and step:
-            self._check(step, *meter.so_far())
-            self._save(step, best=False)
+        now = round(time.perf_counter() - self.begin, 3)
+        path = str(self.checkpoints.path(step))
+        self._tell("checkpoint", step, path=path)
+        self.place = replace(self.place, seconds=now)
+        place = replace(self.place, regular=regular, log=_size(self.job.folder / LOG))
+        self.meter.stalled(self.checkpoints.save(place, *self._saved()))
+
+    def _finite(self) -> bool:
+        parts = [torch.isfinite(local(w)).all() for w in self.weights.masters.values()]
+        return not self.processes.any(not bool(torch.stack(parts).all()))
+
+    def _restore(self, stored: Checkpoint) -> None:
+        """Be where a checkpoint was."""
+        raw = {f"{name}/weights": w for name, w in self.weights.masters.items()}
+        beside = {**self.guard.tensors(), **(raw if self.mean else {})}
+        names = [name for name in stored.names("optimizer") if name not in beside]
+        stored.fill("optimizer", {**self.optimizers.prepare(names), **beside})
+        stored.fill("model", self.mean.means if self.mean else self.weights.masters)
+        self.weights.publish()
+        self.place = self._onward(stored)
+
+    def _onward(self, stored: Checkpoint) -> Place:
+        """A checkpoint's place as it is gone on from."""
+        place = stored.place
+        if self.settings.steps != steps_of(stored, self.settings.steps):
+            place = replace(place, waited=0)  # more steps were asked for: patience begins anew
+        if place.best_step not in (*self.checkpoints.steps, *self.checkpoints.spare):
+            # Damaged, so that a later one is the best.
+            place = replace(place, best_loss=math.inf, best_step=0)
+        return place
+
+    # The end
+
+    def _end(self, reason: str) -> Outcome:
+        """Put the weights to keep in place: averaged, best, or last; and measure them."""
+        if reason == "interrupted" and self._worth_saving():
+            self._save(regular=False)
         self.checkpoints.wait()
-        if self.settings.average and self.checkpoints.steps:
-            chosen = self.checkpoints.last(self.settings.average)
-            self.weights.load(mean([self.checkpoints.weights(kept) for kept in chosen]))
-        elif self.best_step:
-            self.weights.load(dict(self.checkpoints.weights(self.best_step)))
+        self.processes.barrier()
+        self._choose()
+        scores = None
+        if reason != "interrupted":
+            try:
+                with self._leavable():
+                    scores = self.scores()
+            except StoppedError:
+                reason = "interrupted"
+        seconds = time.perf_counter() - self.begin
+        pace = self.place.tokens / max(seconds, 1e-9)
+        place = self.place
+        return Outcome(reason, place.step, place.best_loss, place.best_step, seconds, pace, scores)
+
+    def _worth_saving(self) -> bool:
+        """Whether going on from here would be more than going on from the last checkpoint.
+
+        Behind a fault that waits to be dealt with it would not: no update was made since.
+        """
+        if not self.done or self.torn or (self.guard.sticky and self.guard.look().first >= 0):
+            return False
+        return self.place.due or self.done not in self.checkpoints.steps
+
+    def _choose(self) -> None:
+        masters, steps = self.weights.masters, self.checkpoints.last(self.settings.average)
+        if self.settings.average and steps:
+            kept = [self.checkpoints.open(step).weights(masters) for step in steps]
+            self.weights.load(mean(kept))
+        elif self.place.best_step:
+            self.weights.load(self.checkpoints.open(self.place.best_step).weights(masters))
         elif self.mean:
             self.weights.load(self.mean.means)
-        scores = None if reason == "interrupted" else self.scores()
-        seconds = time.perf_counter() - self.begin
-        figures = {
-            "best_loss": self.best_loss,
-            "best_step": self.best_step,
-            "seconds": seconds,
-            "tokens_per_second": meter.tokens / max(seconds, 1e-9),
-        }
-        self._tell("end", step, reason=reason, **figures)
-        return Outcome(reason, step, self.best_loss, self.best_step, seconds, scores)
+
+    def final(self) -> dict[str, Tensor]:
+        """The weights as they are, whole; all processes must ask."""
+        return {name: whole(weight.detach()) for name, weight in self.weights.masters.items()}
+
+    def ended(self, outcome: Outcome) -> None:
+        """Tell that all is done: the last event of a run."""
+        self._tell(
+            "end",
+            outcome.step,
+            reason=outcome.reason,
+            best_loss=outcome.best_loss,
+            best_step=outcome.best_step,
+            seconds=outcome.seconds,
+            tokens_per_second=outcome.tokens_per_second,
+        )
 
     def _tell(self, event: str, step: int, **values: Any) -> None:
         now = time.perf_counter() - self.begin
         self.job.sink.write({"event": event, "step": step, "time": round(now, 3), **values})
 
 
-class Meter:
-    """Counts what the steps since the last report did, without waiting for the device."""
-
-    def __init__(self, job: Job) -> None:
-        self.job = job
-        self.work = work(job.module)
-        self.tokens = 0  # read in all, sources too, padding not
-        self.pauses = 0.0  # seconds in all
-        self._reset()
-
-    def _reset(self) -> None:
-        self.loss: Tensor | None = None
-        self.norm: Tensor | None = None
-        self.valid = self.steps = self.positions = self.real = 0
-        self.flops = 0.0
-        self.clock, self.away = time.perf_counter(), 0.0
-
-    def add(self, total: Tensor, norm: Tensor, parts: list[Batch], valid: int) -> None:
-        self.loss = total if self.loss is None else self.loss + total
-        self.norm = norm
-        self.valid += valid
-        self.steps += 1
-        for part in parts:
-            self.flops += self._flops(part)
-            self.positions += part.positions
-            self.real += part.real_tokens
-            self.tokens += part.real_tokens
-
-    def _flops(self, part: Batch) -> float:
-        tokens, width = part.tokens.numel(), part.tokens.shape[1]
-        if part.source is None:
-            return self.work.step(tokens, width)
-        return self.work.step(tokens, width, part.source.numel(), part.source.shape[1])
-
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        """A stretch of time that is not training."""
-        self.so_far()  # what was asked of the device before belongs to training
-        begin = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.away += time.perf_counter() - begin
-            self.pauses += time.perf_counter() - begin
-
-    def so_far(self) -> tuple[float, float]:
-        """The summed loss and the last gradient norm since the last report, zeros right behind it;
-        waits for the device."""
-        if self.loss is None or self.norm is None:
-            return 0.0, 0.0
-        return float(self.loss), float(self.norm)
-
-    def read(self, step: int) -> dict[str, Any]:
-        """The figures since the last report, and forget them."""
-        assert self.loss is not None
-        assert self.norm is not None
-        value, norm = float(self.loss) / max(self.valid, 1), float(self.norm)  # waits here
-        seconds = max(time.perf_counter() - self.clock - self.away, 1e-9)
-        left = self.job.settings.training.steps - step
-        figures = {
-            "loss": value,
-            "gradient_norm": norm,
-            "tokens": self.tokens,
-            "tokens_per_second": self.real / seconds,
-            "share_of_peak": self.flops / seconds / self.job.peak.rate,
-            "memory": memory(self.job.device),
-            "epoch": round(self.job.feed.epoch(step), 4),
-            "seconds_left": left * (seconds / max(self.steps, 1) + self.pauses / step),
-        }
-        if self.real < self.positions:
-            figures["padding"] = 1 - self.real / self.positions
-        self._reset()
-        return figures
+def _named(faults: Faults) -> str:
+    """What went wrong first."""
+    if not math.isfinite(faults.loss):
+        return f"the loss is {faults.loss}"
+    if not math.isfinite(faults.norm):
+        return f"the gradient is {faults.norm}"
+    return f"the loss leaps to {faults.loss:.4g}"
 
 
-class prefetched:  # noqa: N801 - used as `with prefetched(...) as batches`
-    """The batches of each step, prepared ahead by a thread and copied to the device."""
-
-    def __init__(self, feed: Feed, settings: Any, device: torch.device) -> None:
-        self.feed, self.settings, self.device = feed, settings, device
-        self.pool = ThreadPoolExecutor(1)
-
-    def __enter__(self) -> Iterator[tuple[list[Batch], int]]:
-        return self._steps()
-
-    def __exit__(self, *error: object) -> None:
-        self.pool.shutdown(cancel_futures=True)
-
-    def _steps(self) -> Iterator[tuple[list[Batch], int]]:
-        waiting: deque[Future[tuple[list[Batch], int]]] = deque()
-        for step in range(self.settings.steps):
-            while len(waiting) < AHEAD and step + len(waiting) < self.settings.steps:
-                waiting.append(self.pool.submit(self._prepare, step + len(waiting)))
-            parts, valid = waiting.popleft().result()
-            yield [part.to(self.device) for part in parts], valid
-
-    def _prepare(self, step: int) -> tuple[list[Batch], int]:
-        batch = self.feed.step(step)
-        parts = batch.parts(self.settings.rows)
-        if self.device.type == "cuda":
-            parts = [part.pinned() for part in parts]
-        return parts, batch.valid
+def _chained(order: str, batch: Batch) -> str:
+    """The digest of all examples so far, with those of one more step."""
+    if batch.examples is None:
+        return order
+    ids = batch.examples.astype("<i8").tobytes()
+    return hashlib.blake2b(order.encode() + ids, digest_size=8).hexdigest()
 
 
-def recompute(module: nn.Module) -> None:
-    """Let each block forget its activations and compute them again for the backward pass."""
-    for part in module.modules():
-        if isinstance(part, Block):
-            part.forward = partial(checkpoint, part.forward, use_reentrant=False)  # type: ignore[method-assign]
-
-
-def memory(device: torch.device) -> int:
-    """The most bytes held so far: the device's, or the process's."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0

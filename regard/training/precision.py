@@ -4,7 +4,7 @@
 weights in bfloat16 too, with float32 masters that the optimizer changes, half the traffic.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from typing import Literal, cast, get_args
 
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from regard.errors import RegardError, nearest
 from regard.models.attention import any_shape
+from regard.training.shares import local
 
 Precision = Literal["float32", "bf16", "bf16-weights"]
 
@@ -67,8 +68,8 @@ class Weights:
             torch._foreach_copy_(list(self.own.values()), list(self.masters.values()))
 
     @torch.no_grad()
-    def load(self, values: dict[str, Tensor]) -> None:
-        """Take over the numbers of some tensors, name by name."""
+    def load(self, values: Mapping[str, Tensor]) -> None:
+        """Take over the numbers of some tensors, name by name; of shares, this process's rows."""
         for name, master in self.masters.items():
-            master.copy_(values[name])
+            local(master).copy_(local(values[name]))
         self.publish()

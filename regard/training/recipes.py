@@ -4,6 +4,7 @@
 `run.toml` of a run, which repeats it.
 """
 
+import io
 import tomllib
 from collections.abc import Sequence
 from importlib import resources
@@ -11,10 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from regard.errors import RegardError, nearest
+from regard.storage import check_bounds, read_file
 from regard.training.settings import Settings
 
 FOLDER = resources.files("regard") / "recipes"
-BESIDE = ("extends", "about", "versions")  # what a recipe may hold besides settings
+BESIDE = ("extends", "about", "versions", "asked")  # what a recipe may hold besides settings
+# Bounds for a recipe, which may have come from anybody.
+MOST_BYTES, MOST_KEYS, MOST_DOTS, LONGEST = 4 << 20, 2000, 2 * 10**7, 1 << 14
 
 
 def names() -> list[str]:
@@ -29,6 +33,11 @@ def load(name: str, base: Settings | None = None) -> Settings:
     for where, tables in reversed(chain):
         settings = settings.changed(tables, where)
     return settings
+
+
+def tables(name: str) -> dict[str, Any]:
+    """What a recipe says itself, as it is written."""
+    return _read(name)[1]
 
 
 def about(name: str) -> str:
@@ -69,13 +78,30 @@ def _read(name: str) -> tuple[str, dict[str, Any]]:
     try:
         if path.is_dir():  # a run
             path = path / "run.toml"
-        return str(path.resolve()), tomllib.loads(path.read_text(encoding="utf-8"))
+        return str(path.resolve()), _tables(read_file(path, MOST_BYTES))
     except FileNotFoundError:
         if _is_path(name):
             raise RegardError(f"there is no recipe at {path}") from None
         raise RegardError(f"no recipe is called {name!r}; {nearest(name, names())}") from None
     except (OSError, ValueError, RuntimeError) as error:  # nested too deep; links in a circle
         raise RegardError(f"{path} is not readable TOML: {error}") from None
+
+
+def _tables(content: bytes) -> dict[str, Any]:
+    """What some TOML holds, if it is of a size that people write."""
+    # tomllib takes time and memory for every part of a dotted key times those before it, and for
+    # every line times the parts of its header: 200 kB of "a.a.a…" were seen to take all memory.
+    dots = [line.count(b".") for line in io.BytesIO(content)]
+    if (max(dots, default=0) + 1) * (len(dots) + sum(dots)) > MOST_DOTS:
+        raise ValueError("it has a line with too many dots; write one name a line")
+    found = tomllib.loads(content.decode("utf-8"))
+    values = [value for level in check_bounds(found) for value in level]
+    keys = [key for value in values if isinstance(value, dict) for key in value]
+    if len(keys) > MOST_KEYS:
+        raise ValueError(f"it has {len(keys):,} keys, more than the {MOST_KEYS:,} it may have")
+    if any(len(text) > LONGEST for text in (*keys, *values) if isinstance(text, str)):
+        raise ValueError(f"it has a text of more than {LONGEST:,} characters")
+    return found
 
 
 def override(settings: Settings, changes: Sequence[str]) -> Settings:

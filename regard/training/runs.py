@@ -7,10 +7,14 @@ model.safetensors      the weights to use: averaged, best or last
 log.jsonl, checkpoints/
 """
 
+import hashlib
+import json
+import os
 import platform
 import subprocess
+import tomllib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -22,12 +26,23 @@ from torch import Tensor
 from regard.errors import Problems, RegardError
 from regard.models.config import TransformerConfig
 from regard.models.transformer import Transformer, build, usable
-from regard.storage import TensorFolder, replacing, write_tensors
+from regard.storage import (
+    FLOATS,
+    TensorFolder,
+    no_room,
+    shown,
+    size,
+    sweep,
+    verify,
+    write_tensors,
+    write_together,
+)
 from regard.text.tokenizer import Tokenizer
 from regard.training import recipes
 from regard.training.settings import ModelSettings, Settings
 
-RUN, TOKENIZER, SOURCE_TOKENIZER = "run.toml", "tokenizer.json", "source_tokenizer.json"
+RUN, WEIGHTS = "run.toml", "model.safetensors"
+TOKENIZER, SOURCE_TOKENIZER = "tokenizer.json", "source_tokenizer.json"
 
 
 @dataclass(frozen=True)
@@ -50,26 +65,68 @@ def is_run(folder: Path) -> bool:
 
 
 def open_run(folder: Path, device: torch.device | str = "cpu") -> Run:
-    """A run's model, ready to use."""
+    """A run's model, ready to use; nothing is believed before it was checked."""
     if not is_run(folder):
         raise RegardError(f"{folder} is no run (it has no {RUN}); `regard train` makes one")
-    if not (folder / "model.safetensors").is_file():
-        raise RegardError(f"{folder} has no model.safetensors yet: its training did not end")
-    settings = recipes.load(str(folder / RUN))
+    if not os.path.lexists(folder / WEIGHTS):
+        raise RegardError(f"{folder} has no {WEIGHTS} yet: its training did not end")
+    settings = settings_of(folder)
     tokenizer, source = _tokenizers(folder)
-    module = build(config_for(settings.model, tokenizer, source), usable(device))
-    _fill(module, TensorFolder(folder))
+    module = _filled(_config(folder, settings, tokenizer, source), folder, usable(device))
     return Run(folder, settings, tokenizer, source, module.eval())
 
 
 def config_of(folder: Path) -> TransformerConfig:
     """The settings of a run's model, without its weights."""
-    return config_for(recipes.load(str(folder / RUN)).model, *_tokenizers(folder))
+    return _config(folder, settings_of(folder), *_tokenizers(folder))
+
+
+def _config(
+    folder: Path, settings: Settings, tokenizer: Tokenizer, source: Tokenizer
+) -> TransformerConfig:
+    try:
+        return config_for(settings.model, tokenizer, source)
+    except RegardError as error:
+        raise RegardError(f"{folder / RUN}: {error}") from None
+
+
+def settings_of(folder: Path) -> Settings:
+    """A run's settings, which must be as they were written."""
+    known = _noted(folder).get("settings")
+    if known is not None and known != _digest(recipes.tables(str(folder / RUN))):
+        raise RegardError(
+            f"{folder / RUN} is not what was written when the run was trained; put it back, or use "
+            "it as a recipe to train another"
+        )
+    return recipes.load(str(folder / RUN))
+
+
+def _noted(folder: Path) -> Mapping[str, Any]:
+    """What a run was made with and from."""
+    found = recipes.beside(str(folder / RUN)).get("versions")
+    return found if isinstance(found, Mapping) else {}
+
+
+def _digest(tables: Mapping[str, Any]) -> str:
+    """Names all that a run.toml says but versions, and where the data lies: that may move."""
+    said = {**_unplaced(tables), "asked": _unplaced(tables.get("asked"))}
+    said.pop("versions", None)
+    text = json.dumps(said, sort_keys=True, default=str)  # TOML has dates
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def _unplaced(tables: Any) -> Any:
+    """Tables of settings without the names of files."""
+    data = tables.get("data") if isinstance(tables, Mapping) else None
+    if not isinstance(data, Mapping):
+        return tables
+    named = ("train", "valid")
+    return {**tables, "data": {key: data[key] for key in data if key not in named}}
 
 
 def check_data(folder: Path, digest: str) -> None:
     """Refuse data that is not what a run was trained on: its held-out part would be another."""
-    known = recipes.beside(str(folder / RUN)).get("versions", {}).get("data")
+    known = _noted(folder).get("data")
     if known and known != digest:
         raise RegardError(
             f"the data of {folder} has changed since it was trained, so what it held out is gone; "
@@ -77,29 +134,76 @@ def check_data(folder: Path, digest: str) -> None:
         )
 
 
+def tokenizers_of(folder: Path) -> list[Tokenizer]:
+    """The tokenizers of a run: the target's, and the source's where it is another."""
+    target, source = _tokenizers(folder)
+    return [target] if source is target else [target, source]
+
+
 def _tokenizers(folder: Path) -> tuple[Tokenizer, Tokenizer]:
     """The target's and the source's, which may be the same."""
-    tokenizer = Tokenizer.load(folder / TOKENIZER)
-    separate = (folder / SOURCE_TOKENIZER).is_file()
-    return tokenizer, Tokenizer.load(folder / SOURCE_TOKENIZER) if separate else tokenizer
+    noted = _noted(folder)
+    tokenizer = _tokenizer(folder / TOKENIZER, noted.get("tokenizer"))
+    known = noted.get("source_tokenizer")
+    if known is None and not os.path.lexists(folder / SOURCE_TOKENIZER):
+        return tokenizer, tokenizer
+    return tokenizer, _tokenizer(folder / SOURCE_TOKENIZER, known)
 
 
-def _fill(module: Transformer, tensors: TensorFolder) -> None:
-    """Read every weight, and say all that does not fit."""
-    problems = Problems(str(tensors.folder))
-    wanted = dict(module.named_parameters())
-    for name in sorted(wanted.keys() ^ tensors.keys()):
-        problems.add(f"tensor {name} is {'missing' if name in wanted else 'not of this model'}")
-    for name in sorted(wanted.keys() & tensors.keys()):
-        shape = tuple(wanted[name].shape)
-        problems.require(
-            tensors.shapes[name] == shape,
-            f"tensor {name} has shape {tensors.shapes[name]}, not {shape}",
+def _tokenizer(path: Path, known: object) -> Tokenizer:
+    """A tokenizer, if it is the `known` one; runs from before they were noted do not say."""
+    tokenizer = Tokenizer.load(path)
+    if known is not None and known != tokenizer.fingerprint:
+        raise RegardError(
+            f"{path} is not the tokenizer that the run was trained with; put that one back"
         )
+    return tokenizer
+
+
+def _filled(config: TransformerConfig, folder: Path, device: torch.device) -> Transformer:
+    """The model with the weights of a folder, of which memory is taken when all of it fits."""
+    tensors = TensorFolder(folder)
+    layers = config.layers + config.resolved().encoder_layers
+    if layers > len(tensors):  # told before so many are made, even without memory for weights
+        raise RegardError(
+            f"{folder}: {RUN} has {layers} layers but {WEIGHTS} only {len(tensors)} tensors; one "
+            "of them is of another run"
+        )
+    module = build(config, "meta")
+    wanted = {name: tuple(weight.shape) for name, weight in module.named_parameters()}
+    _check_fit(wanted, tensors)
+    needed = 4 * sum(weight.numel() for weight in module.parameters())
+    if needed > (there := _memory(device)):
+        raise RegardError(
+            f"{folder}: its weights take {size(needed)} of memory and {device} has {size(there)}; "
+            "use another device or machine"
+        )
+    verify(folder / WEIGHTS)
+    # Copies: the file may be replaced or cut off while the model is used.
+    state = {name: tensors[name].to(device, torch.float32, copy=True) for name in wanted}
+    module.load_state_dict(state, assign=True)
+    return module
+
+
+def _check_fit(wanted: Mapping[str, tuple[int, ...]], tensors: TensorFolder) -> None:
+    """Say all that does not fit."""
+    problems = Problems(str(tensors.folder))
+    for name in sorted(wanted.keys() ^ tensors.keys()):
+        what = "missing" if name in wanted else "not of this model"
+        problems.add(f"tensor {shown(name)} is {what}")
+    for name in sorted(wanted.keys() & tensors.keys()):
+        shape, kind = tensors.shapes[name], tensors.kinds[name]
+        fits = shape == wanted[name]
+        problems.require(fits, f"tensor {name} has shape {shape}, not {wanted[name]}")
+        problems.require(kind in FLOATS, f"tensor {name} holds {kind}, not floating point")
     problems.report()
-    with torch.no_grad():
-        for name, weight in wanted.items():
-            weight.copy_(tensors[name])
+
+
+def _memory(device: torch.device) -> int:
+    """All bytes that a device has."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_properties(device).total_memory
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def config_for(model: ModelSettings, tokenizer: Tokenizer, source: Tokenizer) -> TransformerConfig:
@@ -126,29 +230,50 @@ def write_run(
     config: TransformerConfig,
     tokenizers: list[Tokenizer],
     digest: str = "",
+    asked: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> None:
     """Begin a run's folder: settings and tokenizers (the target's, then a separate source's).
 
-    `digest` names the data, so that what was held out can be told from what has changed since.
+    `digest` names the data, so that what was held out can be told from what has changed since;
+    `asked` are the tables of what was given before all was decided.
     """
     settings = replace(settings, model=spelled_out(settings.model, config))
-    tables: dict[str, Any] = {"versions": {**versions(), "data": digest}, **settings.tables()}
+    by_file = dict(zip((TOKENIZER, SOURCE_TOKENIZER), tokenizers, strict=False))
+    tables = {**settings.tables(), **({} if asked is None else {"asked": _plain(asked)})}
+    written = tomllib.loads(tomli_w.dumps(tables))  # lists for tuples
+    noted = {**versions(), "data": digest, "settings": _digest(written)}
+    noted |= {name.removesuffix(".json"): known.fingerprint for name, known in by_file.items()}
+    texts = {folder / RUN: tomli_w.dumps({"versions": noted, **tables})}
+    texts |= {folder / name: known.spelled() for name, known in by_file.items()}
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with replacing(folder / RUN) as partial:
-            partial.write_text(tomli_w.dumps(tables), encoding="utf-8")
-        for name, tokenizer in zip((TOKENIZER, SOURCE_TOKENIZER), tokenizers, strict=False):
-            tokenizer.save(folder / name)
-    except (OSError, UnicodeEncodeError) as error:  # a file may have a name that is no UTF-8
+        sweep(folder)
+        write_together(texts)
+    except OSError as error:
+        reason = no_room(error, folder, sum(map(len, texts.values())))
+        raise RegardError(f"cannot write the run to {folder}: {reason}") from None
+    except UnicodeEncodeError as error:  # a file may have a name that is no UTF-8
         raise RegardError(f"cannot write the run to {folder}: {error}") from None
+
+
+def _plain(value: Any) -> Any:
+    """A setting as TOML has it: it knows no None, which false stands for."""
+    if isinstance(value, Mapping):
+        return {key: _plain(inner) for key, inner in value.items()}
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
+    return False if value is None else value
 
 
 def write_weights(folder: Path, weights: Mapping[str, Tensor]) -> None:
     """The weights, by name, that `generate`, `evaluate` and the rest will use."""
     try:
+        sweep(folder)
         write_tensors(weights, folder, shard_bytes=1 << 62)
     except OSError as error:
-        raise RegardError(f"cannot write the weights to {folder}: {error}") from None
+        needed = sum(weight.nbytes for weight in weights.values())
+        reason = no_room(error, folder, needed)
+        raise RegardError(f"cannot write the weights to {folder}: {reason}") from None
 
 
 def versions() -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,12 +20,13 @@ from regard.data.tokens import Tokens, cache_folder, prepare
 from regard.errors import RegardError
 from regard.models.config import TransformerConfig
 from regard.models.transformer import build, usable
+from regard.storage import no_room, replacing
 from regard.text.dropout import Dropout
 from regard.text.learning import learn
 from regard.text.tokenizer import Kind, Tokenizer
 from regard.training.evaluation import accounted
 from regard.training.fitting import rows_that_fit
-from regard.training.loop import recompute
+from regard.training.job import recompute
 from regard.training.objectives import Objective, loss, objective_for
 from regard.training.optimizers import peak_for
 from regard.training.precision import Precision, choose, computing
@@ -59,8 +61,11 @@ class Plan:
     digest: str = ""  # of data and division
 
 
-def plan(settings: Settings, stages: Stages | None = None) -> Plan:
-    """Read the data and decide everything that was left open."""
+def plan(settings: Settings, stages: Stages | None = None, known: Sequence[Tokenizer] = ()) -> Plan:
+    """Read the data and decide everything that was left open.
+
+    `known` are the tokenizers of a run that goes on: the target's, then a separate source's.
+    """
     if not settings.data.train:
         raise RegardError(
             "there is nothing to train on; give files or folders, --pairs SOURCE TARGET, or one of "
@@ -69,7 +74,7 @@ def plan(settings: Settings, stages: Stages | None = None) -> Plan:
     device = device_for(settings.training.device)
     settings = _machine_defaults(settings, device)
     objective_for(settings.model.config(), settings.data.pairs)  # or say so before reading all
-    made = (_pairs if _are_pairs(settings) else _text)(settings, stages or Stages())
+    made = (_pairs if _are_pairs(settings) else _text)(settings, stages or Stages(), known)
     return _decided(made, device)
 
 
@@ -125,7 +130,7 @@ class _Made:
     digest: str = ""
 
 
-def _text(settings: Settings, stages: Stages) -> _Made:
+def _text(settings: Settings, stages: Stages, known: Sequence[Tokenizer]) -> _Made:
     data, training = settings.data, settings.training
     with stages.stage("reading") as progress:
         texts = gather(data.train, data.valid, data.held_out, progress)
@@ -133,7 +138,7 @@ def _text(settings: Settings, stages: Stages) -> _Made:
     wanted = settings.tokenizer
     kind: Kind = "bpe" if wanted.kind == "auto" else wanted.kind
     wanted = replace(wanted, kind=kind, vocabulary=wanted.vocabulary or vocabulary_for(kind, size))
-    tokenizer = _tokenizer(wanted, texts, stages)
+    tokenizer = known[0] if known else _tokenizer(wanted, texts, stages)
     wanted = replace(wanted, kind=tokenizer.kind)  # a file has its own
     with stages.stage("encoding", size) as progress:
         parts = prepare(texts, tokenizer, progress)
@@ -236,8 +241,8 @@ def _tokenizer(settings: TokenizerSettings, texts: Texts, stages: Stages) -> Tok
     name = f"1 {settings.kind} {settings.vocabulary} {texts.digest}"
     key = hashlib.blake2b(name.encode(), digest_size=16).hexdigest()
     kept = cache_folder() / f"tokenizer-{key}.json"
-    if kept.exists():
-        return Tokenizer.load(kept)
+    if (known := _known(kept)) is not None:
+        return known
     assert settings.kind != "auto"
     size = min(texts.census.characters, LEARN_FROM)
     with stages.stage(f"learning {settings.kind} tokens", size) as progress:
@@ -246,12 +251,29 @@ def _tokenizer(settings: TokenizerSettings, texts: Texts, stages: Stages) -> Tok
         )
     try:
         found.save(kept)
+        with replacing(_seal(kept)) as partial:
+            partial.write_text(found.fingerprint)
     except OSError as error:
+        needed = len(found.spelled().encode())
         raise RegardError(
-            f"cannot keep the tokenizer in {kept.parent}: {error.strerror or error}; set "
-            "REGARD_CACHE to a folder with room"
+            f"cannot keep the tokenizer in {kept.parent}: "
+            f"{no_room(error, kept.parent, needed)}; set REGARD_CACHE to a folder with room"
         ) from None
     return found
+
+
+def _known(kept: Path) -> Tokenizer | None:
+    """A tokenizer that was kept; a damaged one is as good as none."""
+    with suppress(RegardError, OSError, ValueError):
+        known = Tokenizer.load(kept)
+        if _seal(kept).read_text() == known.fingerprint:
+            return known
+    return None
+
+
+def _seal(kept: Path) -> Path:
+    """Where the fingerprint of a kept tokenizer stands."""
+    return kept.with_suffix(".seal")
 
 
 def pairs_of(settings: Settings) -> PairTexts:
@@ -262,7 +284,7 @@ def pairs_of(settings: Settings) -> PairTexts:
     )
 
 
-def _pairs(settings: Settings, stages: Stages) -> _Made:
+def _pairs(settings: Settings, stages: Stages, known: Sequence[Tokenizer]) -> _Made:
     data, wanted = settings.data, settings.tokenizer
     with stages.stage("reading"):
         texts = pairs_of(settings)
@@ -271,7 +293,9 @@ def _pairs(settings: Settings, stages: Stages) -> _Made:
     size = texts.bytes
     wanted = replace(wanted, kind=kind, vocabulary=wanted.vocabulary or vocabulary_for(kind, size))
     with stages.stage(f"learning {kind} tokens", size) as progress:
-        if wanted.file:
+        if known:
+            target, source = known[0], known[-1]
+        elif wanted.file:
             target = source = Tokenizer.load(Path(wanted.file))
         elif wanted.shared:
             target = source = learn(kind, texts.texts(), wanted.vocabulary, progress)

@@ -14,7 +14,7 @@ PLACE = ("event", "step", "time")
 class TensorBoard(Sink):
     """Writes `train/*` and `validation/*` as curves, and samples and warnings as text."""
 
-    def __init__(self, folder: str | Path) -> None:
+    def __init__(self, folder: str | Path, first: int = 0) -> None:
         try:
             from torch.utils.tensorboard import SummaryWriter  # slow to import, and optional
         except ImportError as error:
@@ -24,7 +24,8 @@ class TensorBoard(Sink):
                 ) from None
             raise RegardError(f"TensorBoard cannot be used: {error}") from None
         try:
-            self._writer = SummaryWriter(str(folder))
+            # What a run that goes on wrote behind its checkpoint is not shown.
+            self._writer = SummaryWriter(str(folder), purge_step=first + 1 if first else None)
         except OSError as error:
             raise RegardError(f"cannot write to {folder}: {error.strerror}") from None
 

@@ -23,6 +23,7 @@ PANEL_HEIGHT = 16
 CELL_WIDTH = 26  # at least, for a name and its value in the panel: two fit 60 columns
 GAP = 3  # between cells
 REFRESH_SECONDS = 0.25
+TOLD = ("warning", "resume", "fault", "back")  # events whose message is for people
 
 
 def view(console: Console, every: int) -> Sink:
@@ -147,8 +148,8 @@ class PlainView(Sink):
             self._print(_fitting([self._place(event), *parts]))
         elif kind == "sample":
             self._sample(event)
-        elif kind == "warning":
-            self._print(self._place(event), f"warning: {event.get('message', '')}")
+        elif kind in TOLD:
+            self._print(self._place(event), f"{kind}: {event.get('message', '')}")
         elif kind == "checkpoint":
             self._print(self._place(event), f"saved {event.get('path', '')}")
         elif kind == "end":
@@ -249,8 +250,8 @@ class LiveView(Sink):
             self._recent = [*self._recent[-19:], event["loss"]]
         elif kind == "validation" and event.get("best"):
             self._best = event
-        elif kind == "warning":
-            words = f"warning: {literal(event.get('message', ''))}"
+        elif kind in TOLD:
+            words = f"{kind}: {literal(event.get('message', ''))}"
             self.console.print(Text(words, "yellow"))
         self._live.start()
         if kind != "step" or time.monotonic() - self._drawn > REFRESH_SECONDS:

@@ -16,8 +16,8 @@ from command_line import QUICK, call, mistake, trained
 from rich.console import Console
 from safetensors.torch import load_file
 
-from regard.commands import train as command
-from regard.commands.train import Train, one_interrupt, train
+from regard.commands import running
+from regard.commands.train import Train, train
 from regard.data import tokens
 from regard.errors import RegardError
 from regard.training import log, recipes
@@ -172,7 +172,7 @@ def test_a_dry_run_writes_no_run_and_its_settings_are_a_recipe_of_that_run(data)
     printed = said.out[said.out.index("[data]") :]
     tables = tomllib.loads(printed)
     stored = tomllib.loads(Path("r/run.toml").read_text(encoding="utf-8"))
-    assert set(tables) == set(stored) - {"versions"}
+    assert set(tables) == set(stored) - {"versions", "asked"}
     assert tables.pop("model").items() <= stored["model"].items()
     assert all(stored[name] == table for name, table in tables.items())
 
@@ -213,7 +213,9 @@ def test_another_seed_gives_another_run(decoder):
 def test_every_model_and_tokenizer_for_text_trains_evaluates_and_generates(data, model, kind):
     trained("r", data / "notes.txt", "--model", model, "--tokenizer", kind, steps=2)
     figures = json.loads(call("evaluate", "r", "--json").out)
-    assert figures["loss"] == pytest.approx(log.read("r")[-1]["loss"], rel=1e-6)
+    reported = log.read("r")[-2]
+    assert reported["event"] == "evaluation"
+    assert figures["loss"] == pytest.approx(reported["loss"], rel=1e-6)
     said = call("generate", "r", "the <mask> cat", "--tokens", 4)
     assert said.code == 0, said.err
     assert said.out.startswith("the ")
@@ -279,10 +281,18 @@ def test_what_is_no_option_or_no_value_is_told_on_stderr(arguments):
     assert "regard train --help" in said.err
 
 
-def test_a_folder_in_use_is_refused_before_anything_is_read(decoder):
+def test_another_runs_folder_is_refused_before_anything_is_read(decoder):
     before = {path: path.stat().st_mtime_ns for path in decoder.rglob("*")}
-    assert "already there" in mistake(call("train", "nothing.txt", "--out", decoder))
+    told = mistake(call("train", "nothing.txt", "--out", decoder))
+    assert f"{decoder} was begun with other settings" in told
     assert {path: path.stat().st_mtime_ns for path in decoder.rglob("*")} == before
+
+
+def test_a_folder_that_is_no_run_is_refused_before_anything_is_read():
+    Path("r").mkdir()
+    Path("r/notes.md").write_text("mine")
+    assert "r is already there; choose" in mistake(call("train", "nothing.txt", "--out", "r"))
+    assert [path.name for path in Path("r").iterdir()] == ["notes.md"]
 
 
 def test_a_folder_below_a_file_is_refused_before_anything_is_read():
@@ -292,10 +302,10 @@ def test_a_folder_below_a_file_is_refused_before_anything_is_read():
 
 @pytest.mark.parametrize("there", [False, True])
 def test_a_start_that_fails_leaves_the_folder_free_for_the_next_try(data, monkeypatch, there):
-    def missing(folder: Path) -> None:
+    def missing(folder: Path, first: int) -> None:
         raise RegardError("TensorBoard is not installed")
 
-    monkeypatch.setattr(command, "TensorBoard", missing)
+    monkeypatch.setattr(running, "TensorBoard", missing)
     if there:
         Path("r").mkdir()
     arguments = ("train", data / "notes.txt", "--out", "r", "--model", "gpt2-tiny")
@@ -314,12 +324,13 @@ def test_tensorboard_files_are_written_when_asked_for(data):
 
 
 def test_an_interrupted_run_can_be_used_and_says_so(data, monkeypatch):
-    monkeypatch.setattr(command, "view", lambda *_: Interrupting("step", 3))
+    monkeypatch.setattr(running, "view", lambda *_: Interrupting("step", 3))
     arguments = (data / "notes.txt", "--out", "r", "--model", "gpt2-tiny", "--steps", 90)
     said = call("train", *arguments, "--set", "training.validate_every=2")
     assert said.code == 130
-    assert "interrupted at step 3; r holds the weights of step 2, ready to use" in " ".join(
-        said.out.split()
+    assert (
+        "interrupted at step 3; r holds the weights of step 2, ready to use; the same command "
+        "goes on" in " ".join(said.out.split())
     )
     assert log.read("r")[-1]["reason"] == "interrupted"
     assert call("generate", "r", "the").code == 0
@@ -328,7 +339,7 @@ def test_an_interrupted_run_can_be_used_and_says_so(data, monkeypatch):
 
 @pytest.mark.parametrize("event", ["start", "warning"])
 def test_an_interruption_before_the_first_step_leaves_no_run(data, monkeypatch, event):
-    monkeypatch.setattr(command, "view", lambda *_: Interrupting(event, 0))
+    monkeypatch.setattr(running, "view", lambda *_: Interrupting(event, 0))
     Path("odd.txt").write_bytes((data / "notes.txt").read_bytes() + b"\xff")  # worth a warning
     said = call("train", "odd.txt", "--out", "r", "--model", "gpt2-tiny", "--steps", 9)
     assert said.code == 130
@@ -388,17 +399,3 @@ def test_a_folder_with_something_in_it_is_never_touched(tmp_path, monkeypatch):
     with pytest.raises(RegardError, match="already there"):
         train(made, tmp_path, Console(quiet=True))
     assert (tmp_path / "text.txt").exists()
-
-
-def test_only_the_first_interrupt_is_heard_until_the_run_is_saved():
-    heard = []
-    with one_interrupt():
-        try:
-            os.kill(os.getpid(), signal.SIGINT)
-            time.sleep(1)
-        except KeyboardInterrupt:
-            heard.append(1)
-        os.kill(os.getpid(), signal.SIGINT)  # while it is being saved
-        time.sleep(0.01)
-    assert heard == [1]
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

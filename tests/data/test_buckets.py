@@ -200,6 +200,34 @@ def test_a_step_is_the_same_in_any_order_and_by_any_feed():
     assert not equal(feed(seed=1).step(0), found[0])
 
 
+def test_the_examples_of_a_step_are_its_pairs_and_parts_keep_theirs():
+    made = feed()
+    for step in range(2 * len(made._plan(0))):
+        batch = made.step(step)
+        assert batch.examples.tolist() == numbers(batch)
+        assert [n for part in batch.parts(3) for n in part.examples.tolist()] == numbers(batch)
+    broken_up = dropping()
+    batch = broken_up.step(3)
+    texts = [broken_up.train.texts[number].source for number in batch.examples]
+    how = broken_up.dropout[0].tokenizer
+    assert [how.decode(row.tolist()) for row in batch.source] == texts
+
+
+def test_turned_it_has_the_same_pairs_in_another_order_each_time():
+    made = feed()
+
+    def seen(turn: int) -> list[int]:
+        turned = made.turned(turn)
+        return [n for step in range(len(turned._plan(0))) for n in numbers(turned.step(step))]
+
+    made.step(5)  # its plans are no longer those of a turned one
+    assert equal(made.turned(0).step(3), made.step(3))
+    orders = [seen(turn) for turn in range(5)]
+    assert len({tuple(found) for found in orders}) == 5
+    assert all(sorted(found) == list(range(300)) for found in orders)
+    assert seen(3) == orders[3]
+
+
 def test_two_threads_see_what_one_sees():
     """Training prepares steps in a thread while another asks for the epoch."""
     pairs = with_lengths(*lengths_like_sentences(20))

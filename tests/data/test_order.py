@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from regard.data.order import generator, shuffled
+from regard.data.order import generator, shuffled, turned_seed
 from regard.errors import RegardError
 
 
@@ -150,3 +150,19 @@ def test_streams_of_neighbouring_places_are_uncorrelated():
 def test_a_negative_seed_is_told_in_one_sentence():
     with pytest.raises(RegardError, match="from 0 to"):
         generator(-3, 1)
+
+
+def test_each_turn_has_a_seed_of_its_own_and_no_turn_is_the_seed_itself():
+    seeds = [turned_seed(seed, turn) for seed in (0, 1, 2**63 - 1) for turn in range(50)]
+    assert len(set(seeds)) == len(seeds)
+    assert [turned_seed(seed, 0) for seed in (0, 1, 2**63 - 1)] == [0, 1, 2**63 - 1]
+    assert all(0 <= seed < 2**63 for seed in seeds)
+    assert turned_seed(3, 2) == turned_seed(3, 2)
+
+
+def test_the_seed_of_a_turn_never_changes():
+    # Golden: a run that stepped back goes on with a later version on the same way.
+    assert [turned_seed(1, turn) for turn in (1, 2)] == [
+        4236113407748501342,
+        4407479239401022869,
+    ]

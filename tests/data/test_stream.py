@@ -137,6 +137,39 @@ def test_epochs_have_other_orders_and_other_cuts_and_so_have_seeds():
     assert seen(0, 0) == epochs[0]
 
 
+@given(streams, st.integers(0, 30), st.integers(1, 3))
+def test_the_examples_of_a_step_are_where_its_rows_begin_and_parts_keep_theirs(feed, step, rows):
+    hidden = MaskedStream(
+        feed.train, feed.valid, feed.context, feed.rows, feed.seed, vocabulary=len(feed.train) + 5
+    )
+    batch = feed.step(step)
+    assert batch.examples.tolist() == starts(batch, feed.train)
+    assert hidden.step(step).examples.tolist() == batch.examples.tolist()
+    parts = batch.parts(rows)
+    assert [e for part in parts for e in part.examples.tolist()] == batch.examples.tolist()
+    assert all(len(part.examples) == part.rows <= rows for part in parts)
+
+
+def test_turned_it_has_the_same_rows_in_another_order_each_time():
+    feed = stream(Ids(1000), context=16, rows=2)
+    count = feed.rows_per_epoch // 2
+
+    def seen(turn: int) -> list[int]:
+        return [e for step in range(count) for e in feed.turned(turn).step(step).examples.tolist()]
+
+    assert equal(feed.turned(0).step(3), feed.step(3))
+    orders = [seen(turn) for turn in range(6)]
+    assert len({tuple(np.argsort(found)) for found in orders}) == 6
+    assert seen(4) == orders[4]
+    for found in orders:  # each row once, as ever
+        assert (np.diff(sorted(found)) >= feed.context).all()
+    turned = feed.turned(2)
+    assert (turned.train, turned.context, turned.rows) == (feed.train, feed.context, feed.rows)
+    assert [e for b in turned.held_out(3) for e in b.examples] == [
+        e for b in feed.held_out(3) for e in b.examples
+    ]
+
+
 def test_every_place_is_a_first_place_in_some_epoch():
     tokens = Ids(200)
     feed = stream(tokens, context=4, rows=1)

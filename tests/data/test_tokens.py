@@ -1,13 +1,12 @@
 """Prepared tokens are those of each document encoded whole, however they are cut, kept and read."""
 
 import json
-import shutil
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from small_documents import DOCUMENTS, files, halves, tokenizer, twin
 
 from regard.data import texts as texts_module
 from regard.data import tokens as module
@@ -16,47 +15,8 @@ from regard.data.tokens import Tokens, in_order, prepare
 from regard.errors import RegardError
 from regard.text.learning import learn
 from regard.text.sources import pieces
-from regard.text.specials import BOS, EOS, UNK
-from regard.text.tokenizer import KINDS, Tokenizer
-
-DOCUMENTS = [
-    "the cat sat on the mat, and the dog's mat was the cat's\n" * 3,
-    "  one\n\n two   three\r\nfour-five 1234 Straße 中文 \t",
-    "x",
-    "words and words and more words " * 7,
-]
-
-
-def files(folder: Path, *contents: str | bytes) -> list[Path]:
-    folder.mkdir(exist_ok=True)
-    paths = [folder / f"{number:04}.txt" for number in range(len(contents))]
-    for path, content in zip(paths, contents, strict=True):
-        path.write_bytes(content.encode() if isinstance(content, str) else content)
-    return paths
-
-
-def tokenizer(kind: str) -> Tokenizer:
-    return learn(kind, DOCUMENTS[:1] * 3, 280 if kind == "bpe" else 0)
-
-
-def halves(documents: list[str], share: float = 0.1) -> dict[str, list[str]]:
-    """The parts of a few documents, by the rule."""
-    bounds = [int(len(text) * (1 - share)) for text in documents]
-    return {
-        "train": [t[:b] for t, b in zip(documents, bounds, strict=True) if b],
-        "valid": [t[b:] for t, b in zip(documents, bounds, strict=True) if b < len(t)],
-    }
-
-
-def twin(documents: list[str], how: Tokenizer) -> tuple[list[int], list[int]]:
-    """The ids of whole documents one after another, and the number of each id's document."""
-    ids: list[int] = []
-    numbers: list[int] = []
-    for number, text in enumerate(documents):
-        row = [BOS, *how.encode(text).tolist(), EOS]
-        ids += row
-        numbers += [number] * len(row)
-    return ids, numbers
+from regard.text.specials import BOS, UNK
+from regard.text.tokenizer import KINDS
 
 
 @pytest.mark.parametrize("shard", [5, 64, 1 << 20])
@@ -159,150 +119,6 @@ def test_many_documents_in_one_file_are_told_apart(tmp_path, monkeypatch):
         ids, numbers = twin(of_part, how)
         assert found[part].read(0, len(ids)).tolist() == ids
         assert found[part].documents(0, len(ids)).tolist() == numbers
-
-
-# --- the cache -------------------------------------------------------------------------------
-
-
-class Counting(Tokenizer):
-    """Counts what it encodes."""
-
-    texts: int = 0
-
-    def encode(self, text):
-        self.texts += bool(text)
-        return super().encode(text)
-
-
-def test_what_was_prepared_is_not_encoded_or_read_again(tmp_path):
-    how = Counting(tokenizer("byte").vocabulary)
-    paths = files(tmp_path / "texts", *DOCUMENTS)
-    texts = gather(paths)
-    first = prepare(texts, how, cache=tmp_path / "cache")
-    encoded = how.texts
-    assert encoded >= len(DOCUMENTS)
-    for path in paths:
-        path.unlink()
-    again = prepare(texts, how, cache=tmp_path / "cache")
-    assert how.texts == encoded
-    for part in ("train", "valid"):
-        assert np.array_equal(first[part].read(0, 10**6), again[part].read(0, 10**6))
-
-
-def test_another_text_tokenizer_division_or_shard_is_prepared_anew(tmp_path):
-    cache = tmp_path / "cache"
-
-    def folders(documents, how, share=0.1, shard=1 << 20) -> int:
-        texts = gather(files(tmp_path / "texts", *documents), held_out=share)
-        prepare(texts, how, cache=cache, shard=shard)
-        return len(list(cache.iterdir()))
-
-    how, changed = tokenizer("byte"), [*DOCUMENTS[:-1], DOCUMENTS[-1].replace("more", "less")]
-    assert folders(DOCUMENTS, how) == 1
-    assert folders(DOCUMENTS, how) == 1
-    assert folders(changed, how) == 2
-    assert folders(DOCUMENTS, tokenizer("bpe")) == 3
-    assert folders(DOCUMENTS, how, share=0.2) == 4
-    assert folders(DOCUMENTS, how, shard=7) == 5
-    assert folders(DOCUMENTS, how) == 5
-
-
-class Killed(BaseException):
-    """What a process ends by, not an error that is handled."""
-
-
-@pytest.mark.parametrize("left", [False, True])
-def test_a_preparation_cut_off_is_not_taken_for_whole(left, tmp_path, monkeypatch):
-    texts = gather(files(tmp_path / "texts", *DOCUMENTS))
-    how, cache = tokenizer("byte"), tmp_path / "cache"
-
-    class Dying(Tokenizer):
-        def encode(self, text):
-            if text == halves(DOCUMENTS)["train"][-1]:
-                raise Killed
-            return super().encode(text)
-
-    if left:  # as after SIGKILL or a power cut: nobody cleans up
-        monkeypatch.setattr(shutil, "rmtree", lambda *args, **kwargs: None)
-    with pytest.raises(Killed):
-        prepare(texts, Dying(how.vocabulary), cache=cache)
-    assert len(list(cache.iterdir())) == left
-    found = prepare(texts, how, cache=cache)
-    for part, documents in halves(DOCUMENTS).items():
-        assert found[part].read(0, 10**6).tolist() == twin(documents, how)[0]
-
-
-def _cut_short(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-3])
-
-
-DAMAGE = {
-    "no meta": ("train/meta.json", Path.unlink),
-    "torn meta": ("valid/meta.json", _cut_short),
-    "odd meta": ("train/meta.json", lambda path: path.write_text('{"tokens": 3}')),
-    "listed meta": ("train/meta.json", lambda path: path.write_text("[]")),
-    "no starts": ("train/documents.bin", Path.unlink),
-    "torn starts": ("train/documents.bin", _cut_short),
-    "emptied starts": ("train/documents.bin", lambda path: path.write_bytes(b"")),
-    "no shard": ("train/tokens-00001.bin", Path.unlink),
-    "torn shard": ("train/tokens-00001.bin", _cut_short),
-    "emptied shard": ("train/tokens-00001.bin", lambda path: path.write_bytes(b"")),
-    "long shard": ("train/tokens-00000.bin", lambda path: path.write_bytes(bytes(1000))),
-    "no part": ("valid", shutil.rmtree),
-}
-
-
-@pytest.mark.parametrize("what", DAMAGE)
-def test_damage_is_told_in_one_sentence(what, tmp_path):
-    texts = gather(files(tmp_path / "texts", *DOCUMENTS))
-    how, cache = tokenizer("byte"), tmp_path / "cache"
-    prepare(texts, how, cache=cache, shard=50)
-    (folder,) = cache.iterdir()
-    name, harm = DAMAGE[what]
-    harm(folder / name)
-    with pytest.raises(RegardError) as told:
-        prepare(texts, how, cache=cache, shard=50)
-    assert f"is damaged; delete {folder} and" in str(told.value)
-    assert "\n" not in str(told.value)
-    shutil.rmtree(folder)  # as told
-    assert len(prepare(texts, how, cache=cache, shard=50)["train"]) > 0
-
-
-def test_odd_numbers_in_the_notes_are_damage_too(tmp_path):
-    texts = gather(files(tmp_path / "texts", *DOCUMENTS))
-    prepare(texts, tokenizer("byte"), cache=tmp_path / "cache")
-    (meta,) = (tmp_path / "cache").glob("*/train/meta.json")
-    good = json.loads(meta.read_text())
-    for changes in ({"shard": 0}, {"format": 99}, {"tokens": 1}, {"documents": 9}, {"tokens": "?"}):
-        meta.write_text(json.dumps({**good, **changes}))
-        with pytest.raises(RegardError, match="damaged"):
-            Tokens(meta.parent)
-
-
-def test_a_cache_that_cannot_be_written_is_told(tmp_path):
-    (tmp_path / "file").write_text("")
-    texts = gather(files(tmp_path / "texts", *DOCUMENTS))
-    with pytest.raises(RegardError, match=r"cannot keep prepared data in .* set REGARD_CACHE"):
-        prepare(texts, tokenizer("byte"), cache=tmp_path / "file" / "cache")
-
-
-def test_a_full_disk_is_told_and_nothing_is_left(tmp_path, monkeypatch):
-    def full(*args) -> None:
-        raise OSError(28, "No space left on device")
-
-    texts = gather(files(tmp_path / "texts", *DOCUMENTS))
-    monkeypatch.setattr(module._Writer, "_append", full)
-    with pytest.raises(RegardError, match="No space left on device"):
-        prepare(texts, tokenizer("byte"), cache=tmp_path / "cache")
-    assert list((tmp_path / "cache").iterdir()) == []
-
-
-def test_the_cache_is_where_the_environment_says(tmp_path, monkeypatch):
-    monkeypatch.setenv("REGARD_CACHE", str(tmp_path / "named"))
-    assert module.cache_folder() == tmp_path / "named"
-    monkeypatch.delenv("REGARD_CACHE")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert module.cache_folder() == tmp_path / "regard"
 
 
 # --- the window ------------------------------------------------------------------------------

@@ -98,6 +98,96 @@ def test_a_resumed_run_shows_what_led_to_its_end_on_one_clock(tmp_path):
     assert by_time.x.tolist() == [0, 6, 7, 8, 9]
 
 
+def logged(folder, *events):
+    """A log of (kind, step, seconds, loss), or of the event itself."""
+    log = Log(folder)
+    for event in events:
+        if isinstance(event, tuple):
+            event = dict(zip(("event", "step", "time", "loss"), event, strict=True))
+        log.write(event)
+    log.close()
+    return folder
+
+
+def points(folder, by="step"):
+    from regard.inspection.curves import _run
+
+    drawn = _run(folder, "run", by)
+    return [list(zip(c.x, c.y, strict=True)) for c in (drawn.training, drawn.validation)]
+
+
+def test_what_was_logged_beyond_the_place_a_run_stepped_back_to_is_gone(tmp_path):
+    folder = logged(
+        tmp_path,
+        ("step", 10, 1.0, 5.0),
+        ("validation", 10, 1.5, 5.1),
+        ("step", 20, 2.0, 9.0),
+        ("validation", 20, 2.5, 1.0),  # would be the best
+        ("step", 30, 3.0, 9.5),
+        {"event": "back", "step": 33, "to": 10, "time": 3.3, "turn": 1},
+        ("step", 40, 4.0, 4.0),  # it never comes back to a step below the last
+        ("validation", 40, 4.5, 4.1),
+    )
+    assert points(folder) == [[(10, 5), (40, 4)], [(10, 5.1), (40, 4.1)]]
+    assert points(folder, "time") == [[(1, 5), (4, 4)], [(1.5, 5.1), (4.5, 4.1)]]
+
+
+def test_stepping_back_further_each_time_keeps_only_what_led_on(tmp_path):
+    backs = [{"event": "back", "step": 30, "to": to, "time": 5.0} for to in (20, 10, 0)]
+    folder = logged(
+        tmp_path,
+        *(("step", i, i / 10, 3.0) for i in (10, 20, 30)),
+        backs[0],
+        ("step", 30, 6.0, 2.0),
+        *backs[1:],
+        ("step", 50, 7.0, 1.0),
+    )
+    assert points(folder)[0] == [(50, 1)]
+
+
+@pytest.mark.parametrize(
+    ("clock", "seconds"),
+    [(0.0, [1, 6, 8]), (6.0, [1, 6, 8])],  # the clock starts anew, or goes on from the checkpoint's
+)
+def test_a_resumed_run_goes_on_behind_its_checkpoint(tmp_path, clock, seconds):
+    folder = logged(
+        tmp_path,
+        ("step", 10, 1.0, 5.0),
+        ("step", 20, 6.0, 4.0),
+        ("step", 30, 7.0, 9.0),
+        ("validation", 30, 7.0, 0.5),
+        {"event": "start", "step": 20, "time": clock},
+        {"event": "resume", "step": 20, "time": clock},
+        ("step", 40, clock + 2.0, 3.0),
+    )
+    assert points(folder) == [[(10, 5), (20, 4), (40, 3)], []]
+    assert [x for x, _ in points(folder, "time")[0]] == seconds
+
+
+def test_a_first_report_long_after_a_resumption_is_behind_all_before_it(tmp_path):
+    resume = {"event": "resume", "step": 20, "time": 0.0}
+    folder = logged(tmp_path, ("step", 20, 6.0, 4.0), resume, ("step", 40, 9.0, 3.0))
+    assert [x for x, _ in points(folder, "time")[0]] == [6, 15]
+
+
+def test_a_run_that_steps_back_after_it_was_resumed_stays_on_one_clock(tmp_path):
+    folder = logged(
+        tmp_path,
+        ("step", 10, 100.0, 5.0),
+        {"event": "resume", "step": 10, "time": 0.0},
+        ("step", 20, 2.0, 4.0),
+        ("step", 30, 5.0, 9.0),
+        {"event": "back", "step": 30, "to": 20, "time": 6.0},
+        ("step", 30, 8.0, 3.0),
+    )
+    assert points(folder, "time")[0] == [(100, 5), (102, 4), (108, 3)]
+
+
+def test_an_event_that_does_not_say_where_it_went_back_to_drops_nothing(tmp_path):
+    folder = logged(tmp_path, ("step", 10, 1.0, 5.0), {"event": "back", "to": None, "time": 2.0})
+    assert points(folder)[0] == [(10, 5)]
+
+
 # Losses that are not numbers
 
 

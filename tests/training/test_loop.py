@@ -1,26 +1,34 @@
 """The training loop against a few lines that do the same by hand, and how it ends."""
 
-import json
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
-from tiny_jobs import KINDS, Made, batch_of, job_of, model_of, trained, weights_of
-from torch.nn import functional as F
+from tiny_jobs import (
+    KINDS,
+    Around,
+    Made,
+    Worsening,
+    batch_of,
+    by_hand,
+    job_of,
+    model_of,
+    ready_of,
+    trained,
+    weights_of,
+)
 
 from regard.data.batch import Batch
-from regard.data.masking import IGNORE
 from regard.data.stream import MaskedStream, Stream
 from regard.data.texts import gather
 from regard.data.tokens import prepare
-from regard.errors import RegardError
 from regard.storage import TensorFolder
 from regard.text.learning import learn
 from regard.training.averaging import mean
-from regard.training.loop import Loop, Meter
+from regard.training.checkpoints import Checkpoint
+from regard.training.loop import Loop
 from regard.training.objectives import objective_for
-from regard.training.optimizers import roles
 from regard.training.schedules import factor
 
 
@@ -30,37 +38,6 @@ def losses(job) -> list[float]:
 
 def same(one: dict, other: dict) -> bool:
     return one.keys() == other.keys() and all(torch.equal(one[n], other[n]) for n in one)
-
-
-def by_hand(job, steps: int) -> tuple[list[float], dict]:
-    """The same training with torch's AdamW on whole batches: losses and last weights."""
-    module = model_of(
-        {"decoder": "causal", "encoder": "masked", "encoder-decoder": "pairs"}[
-            job.module.config.kind
-        ]
-    )
-    named, settings = dict(module.named_parameters()), job.settings.optimizer
-    matrices = set(roles(module)["matrix"])
-    groups = [
-        {"params": [named[n] for n in named if (n in matrices) == decays], "weight_decay": decay}
-        for decays, decay in ((True, settings.weight_decay), (False, 0.0))
-    ]
-    betas = settings.beta1, settings.beta2
-    adamw = torch.optim.AdamW(groups, lr=1.0, betas=betas, eps=settings.epsilon)
-    found = []
-    for step in range(steps):
-        batch = job.feed.step(step)
-        answer = job.objective.logits(module, batch)
-        smoothing = job.settings.training.label_smoothing
-        value = F.cross_entropy(answer.transpose(1, 2), batch.targets, label_smoothing=smoothing)
-        adamw.zero_grad()
-        value.backward()
-        torch.nn.utils.clip_grad_norm_(module.parameters(), settings.clip)
-        for group in adamw.param_groups:
-            group["lr"] = settings.peak * factor(job.settings.schedule, step, steps)
-        adamw.step()
-        found.append(value.item())
-    return found, weights_of(module)
 
 
 @pytest.mark.parametrize("rows", [1, 4, 6, 100])  # smaller and larger than a step's six
@@ -94,7 +71,7 @@ def test_dropout_follows_from_seed_and_step_alone(tmp_path):
         torch.manual_seed(before)  # whatever was drawn before
         torch.rand(before)
         batch = batch_of("causal")
-        return loop._step(step, [batch], batch.valid)[0].item()
+        return loop._gradients(step, ready_of(batch)).item()
 
     assert first_loss(1, 7, before=3) == first_loss(1, 7, before=50)
     assert len({first_loss(1, 7, 0), first_loss(1, 8, 0), first_loss(2, 7, 0)}) == 3
@@ -117,37 +94,17 @@ def test_the_running_mean_is_what_is_validated_saved_and_kept(tmp_path):
     outcome = loop.run()
     assert outcome.best_step in (2, 4, 6)
     for at in (2, 4, 6):
-        for name, saved in loop.checkpoints.weights(at).items():
+        for name, saved in loop.checkpoints.open(at).weights().items():
             torch.testing.assert_close(saved, means[at][name], rtol=1e-5, atol=1e-6)
     held = weights_of(job.module)
-    assert same(held, dict(loop.checkpoints.weights(outcome.best_step)))
+    assert same(held, dict(loop.checkpoints.open(outcome.best_step).weights()))
     assert not same(held, weights)
     told = {event["step"]: event["loss"] for event in job.sink.of("validation")}
     assert outcome.scores.loss == pytest.approx(told[outcome.best_step], rel=1e-6)
 
 
-class Worsening:
-    """A feed whose first steps teach and whose later ones teach the opposite."""
-
-    def __init__(self, turn: int) -> None:
-        self.turn, self.made = turn, Made("causal")
-
-    def step(self, step: int) -> Batch:
-        batch = self.made.step(step)
-        if step < self.turn:
-            return batch
-        wrong = torch.where(batch.targets == IGNORE, IGNORE, 36 - batch.targets.clamp(5, 31))
-        return replace(batch, targets=wrong)
-
-    def epoch(self, step: int) -> float:
-        return 0.0
-
-    def held_out(self, rows: int):
-        return self.made.held_out(rows)
-
-
 def test_the_best_weights_are_kept_when_later_ones_are_worse(tmp_path):
-    job = job_of(tmp_path, feed=Worsening(6), steps=14, optimizer={"peak": 1e-2})
+    job = job_of(tmp_path, feed=Worsening(Made("causal"), 6), steps=14, optimizer={"peak": 1e-2})
     _, outcome = trained(job)
     told = {event["step"]: event["loss"] for event in job.sink.of("validation")}
     best = min(told, key=told.get)
@@ -168,13 +125,14 @@ def test_the_best_weights_are_kept_when_later_ones_are_worse(tmp_path):
 def test_patience_ends_a_run_after_so_many_validations_without_a_new_best(tmp_path):
     job = job_of(
         tmp_path,
-        feed=Worsening(4),
+        feed=Worsening(Made("causal"), 4),
         steps=60,
         patience=3,
         validate_every=1,
         optimizer={"peak": 1e-2},
     )
-    _, outcome = trained(job)
+    loop, outcome = trained(job)
+    loop.ended(outcome)
     assert outcome.reason == "stopped early"
     assert outcome.step == outcome.best_step + 3 < 60
     assert job.sink.of("end")[0]["reason"] == "stopped early"
@@ -194,63 +152,23 @@ def test_averaging_keeps_the_mean_of_the_last_checkpoints(tmp_path):
     job = job_of(tmp_path, average=3, steps=7, checkpoint_every=1)
     loop, outcome = trained(job)
     assert {5, 6, 7} <= {int(path.name) for path in (tmp_path / "checkpoints").iterdir()}
-    wanted = mean([dict(loop.checkpoints.weights(step)) for step in (5, 6, 7)])
+    wanted = mean([dict(loop.checkpoints.open(step).weights()) for step in (5, 6, 7)])
     assert same(weights_of(job.module), wanted)
-    assert not same(wanted, dict(loop.checkpoints.weights(7)))
+    assert not same(wanted, dict(loop.checkpoints.open(7).weights()))
     assert outcome.scores.tokens > 0
 
 
-class Breaking:
-    """A feed that breaks at a step: with an answer nobody can give, or an interruption."""
+@dataclass(frozen=True)
+class Breaking(Around):
+    """A feed that breaks at a step."""
 
-    def __init__(self, at: int, error: type[BaseException] | None = None) -> None:
-        self.at, self.error, self.made = at, error, Made("causal")
+    at: int = 0
+    error: type[BaseException] = KeyboardInterrupt
 
     def step(self, step: int) -> Batch:
-        if step == self.at and self.error:
+        if step == self.at:
             raise self.error
-        return self.made.step(step)
-
-    def epoch(self, step: int) -> float:
-        return 0.0
-
-    def held_out(self, rows: int):
-        return self.made.held_out(rows)
-
-
-def poison(loop: Loop, at: int, what: str) -> None:
-    """Make the loss or only the gradient of step `at` (from 1) not a number."""
-    plain, calls = loop._loss, []
-
-    def loss(batch: Batch):
-        value = plain(batch)
-        calls.append(1)
-        if len(calls) != at:
-            return value
-        if what == "loss":
-            return value * math.nan
-        value.register_hook(lambda gradient: gradient * math.nan)
-        return value
-
-    loop.loss = loss
-
-
-@pytest.mark.parametrize("what", ["loss", "gradient"])
-@pytest.mark.parametrize("log_every", [1, 100])  # found in a report, or before saving
-def test_what_is_not_a_number_ends_a_run_in_one_sentence_and_what_was_saved_stays(
-    tmp_path, what, log_every
-):
-    settings = {"checkpoint_every": 1, "validate_every": 50, "log_every": log_every}
-    job = job_of(tmp_path, rows=100, steps=20, **settings)
-    loop = Loop(job)
-    poison(loop, 5, what)
-    with pytest.raises(RegardError, match=f"the {what} is nan at step 5; lower optimizer.peak"):
-        loop.run()
-    saved = TensorFolder(tmp_path / "checkpoints" / "4")
-    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["4"]
-    assert all(torch.isfinite(tensor).all() for tensor in saved.values())
-    if log_every == 1:
-        assert math.isnan(job.sink.of("step")[-1]["loss"]) == (what == "loss")
+        return super().step(step)
 
 
 def test_an_interruption_keeps_what_was_learned_by_the_last_whole_step(tmp_path):
@@ -269,13 +187,14 @@ def test_an_interruption_keeps_what_was_learned_by_the_last_whole_step(tmp_path)
     assert (outcome.reason, outcome.step, outcome.scores) == ("interrupted", 5, None)
     assert same(weights_of(job.module), kept[-1])
     assert same(dict(TensorFolder(tmp_path / "checkpoints" / "5")), kept[-1])
-    place = json.loads((tmp_path / "checkpoints" / "5" / "place.json").read_text())
-    assert place["step"] == 5
+    place = Checkpoint(tmp_path / "checkpoints" / "5").place
+    assert (place.step, place.regular, place.due) == (5, False, False)
+    loop.ended(outcome)
     assert job.sink.of("end")[0]["reason"] == "interrupted"
 
 
 def test_an_interrupted_run_has_its_best_weights_if_it_validated(tmp_path):
-    job = job_of(tmp_path, feed=Breaking(5, KeyboardInterrupt), steps=50)
+    job = job_of(tmp_path, feed=Breaking(Made("causal"), 5), steps=50)
     _, outcome = trained(job)
     assert (outcome.reason, outcome.step, outcome.best_step) == ("interrupted", 5, 4)
     assert same(weights_of(job.module), dict(TensorFolder(tmp_path / "checkpoints" / "4")))
@@ -284,7 +203,7 @@ def test_an_interrupted_run_has_its_best_weights_if_it_validated(tmp_path):
 
 
 def test_interrupted_before_its_first_step_a_run_leaves_nothing(tmp_path):
-    job = job_of(tmp_path, feed=Breaking(0, KeyboardInterrupt))
+    job = job_of(tmp_path, feed=Breaking(Made("causal"), 0))
     before = weights_of(job.module)
     _, outcome = trained(job)
     assert (outcome.reason, outcome.step) == ("interrupted", 0)
@@ -294,7 +213,7 @@ def test_interrupted_before_its_first_step_a_run_leaves_nothing(tmp_path):
 
 def test_what_goes_wrong_with_the_data_is_heard(tmp_path):
     with pytest.raises(LookupError):
-        trained(job_of(tmp_path, feed=Breaking(3, LookupError)))
+        trained(job_of(tmp_path, feed=Breaking(Made("causal"), 3, LookupError)))
     assert {path.name for path in (tmp_path / "checkpoints").iterdir()} == {"2"}
 
 
@@ -316,12 +235,18 @@ def test_samples_are_drawn_at_rest_and_training_goes_on_as_without_them(tmp_path
     assert found[0] == found[1]
 
 
-def test_validation_leaves_the_module_as_it_was(tmp_path):
+@pytest.mark.parametrize("ema", [0.0, 0.5])
+def test_validation_leaves_the_module_as_it_was(tmp_path, ema):
     module = model_of("causal", dropout=0.3)
-    loop = Loop(job_of(tmp_path, module=module))
+    job = job_of(tmp_path, module=module, ema=ema, steps=100)
+    loop = Loop(job)
     module.train()
+    loop._step(0, ready_of(batch_of("causal")))
     before = weights_of(module)
-    loop._validate(1)
+    loop.place = replace(loop.place, step=2, due=True)
+    loop._pause()
+    loop.checkpoints.close()
+    assert [event["step"] for event in job.sink.of("validation")] == [2]
     assert module.training
     assert same(weights_of(module), before)
 
@@ -338,7 +263,8 @@ def test_recomputing_activations_trains_alike(tmp_path):
 
 def test_events_say_what_happened(tmp_path):
     job = job_of(tmp_path, steps=10, log_every=4, validate_every=5, checkpoint_every=3)
-    _, outcome = trained(job)
+    loop, outcome = trained(job)
+    loop.ended(outcome)
     steps = job.sink.of("step")
     assert [event["step"] for event in steps] == [4, 8, 10]
     assert [event["step"] for event in job.sink.of("validation")] == [5, 10]
@@ -362,23 +288,6 @@ def test_a_logged_loss_is_the_mean_over_all_targets_since_the_last(tmp_path):
     sums = [loss * count for loss, count in zip(losses(often), valid, strict=True)]
     wanted = [sum(sums[:3]) / sum(valid[:3]), sum(sums[3:]) / sum(valid[3:])]
     assert losses(seldom) == pytest.approx(wanted, rel=1e-5)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_meter_counts_padding_and_the_work_of_padded_rows(tmp_path, kind):
-    job, batch = job_of(tmp_path, kind), batch_of(kind)
-    meter, one = Meter(job), torch.ones(())
-    meter.add(one, one, batch.parts(2), batch.valid)
-    meter.add(one, 2 * one, [batch], batch.valid)
-    assert meter.so_far() == (2.0, 2.0)
-    flops = meter.flops
-    assert flops > meter.work.step(batch.real_tokens, 1)  # attention and padding come on top
-    figures = meter.read(2)
-    parts = batch.parts(2)
-    computed = sum(part.positions for part in parts) + batch.positions
-    assert figures["padding"] == pytest.approx(1 - 2 * batch.real_tokens / computed)
-    assert figures["loss"] == pytest.approx(1 / batch.valid)
-    assert meter.so_far() == (0.0, 0.0)
 
 
 @pytest.fixture
@@ -405,7 +314,7 @@ def test_bert_learns_from_a_stream_though_its_pooler_gets_no_gradient(tmp_path, 
     assert told[-1] < told[0] - 0.1
     assert 0 < job.sink.of("validation")[-1]["accuracy"] <= 1
     assert torch.equal(module.pooler.weight, pooler)
-    assert "pooler.weight" in dict(loop.checkpoints.weights(40))
+    assert "pooler.weight" in loop.checkpoints.open(40).weights()
 
 
 @pytest.mark.parametrize("optimizer", [{"kind": "adamw"}, {"kind": "muon", "muon_peak": 0.02}])

@@ -1,17 +1,31 @@
-"""Optimizers against torch's own, step by step, and every parameter in exactly one group."""
+"""Optimizers against torch's own, step by step, and every parameter in exactly one group.
 
+Run as a program, this file is one of two processes that share the weights (see the last test).
+"""
+
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
 from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from tiny_jobs import batch_of, config_of, model_of
 from torch import nn
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 
+from regard.errors import RegardError
 from regard.models.config import TransformerConfig
 from regard.models.presets import PRESETS, preset
 from regard.models.transformer import build
+from regard.training.faults import Guard
 from regard.training.objectives import loss, objective_for
-from regard.training.optimizers import Muon, Optimizers, orthogonal, peak_for, roles
+from regard.training.optimizers import AdamW, Muon, Optimizers, orthogonal, peak_for, roles
 from regard.training.settings import OptimizerSettings
 
 SHAPES = [(4, 4), (3, 8), (8, 3), (16, 4), (1, 5), (5, 1)]
@@ -148,6 +162,15 @@ def given_gradients(module: nn.Module, seed: int, size: float = 1.0) -> None:
         weight.grad = size * torch.randn(weight.shape, generator=generator)
 
 
+def stepped(
+    ours: Optimizers, factor: float = 1.0, allowed: torch.Tensor | None = None
+) -> torch.Tensor:
+    """One step as the loop makes it, and the norm it was clipped by."""
+    norm = ours.norm()
+    ours.step(factor, norm, allowed)
+    return norm
+
+
 def test_adamw_with_clipping_and_a_schedule_is_torchs():
     mine, theirs = model_of("pairs"), model_of("pairs")
     settings = OptimizerSettings(peak=1e-2, beta1=0.8, beta2=0.9, weight_decay=0.5, clip=0.7)
@@ -165,7 +188,7 @@ def test_adamw_with_clipping_and_a_schedule_is_torchs():
         for group in reference.param_groups:
             group["lr"] = 1e-2 * share
         reference.step()
-        assert ours.step(share).item() == pytest.approx(norm.item(), rel=1e-5)
+        assert stepped(ours, share).item() == pytest.approx(norm.item(), rel=1e-5)
         assert ours.rate() == 1e-2 * share
         for one, two in zip(mine.parameters(), theirs.parameters(), strict=True):
             torch.testing.assert_close(one, two, rtol=1e-5, atol=1e-7)
@@ -173,15 +196,15 @@ def test_adamw_with_clipping_and_a_schedule_is_torchs():
 
 
 def test_without_clipping_the_gradient_is_taken_as_it_is():
-    stepped = []
+    found = []
     for clip in (0.0, 1e12):
         module = model_of("causal")
         settings = OptimizerSettings(kind="muon", peak=1e-2, clip=clip)
         ours = Optimizers(module, dict(module.named_parameters()), settings)
         given_gradients(module, 0, 50.0)
-        assert ours.step(1.0) > 50
-        stepped.append(torch.cat([weight.flatten() for weight in module.parameters()]))
-    assert torch.equal(*stepped)
+        assert stepped(ours) > 50
+        found.append(torch.cat([weight.flatten() for weight in module.parameters()]))
+    assert torch.equal(*found)
 
 
 @pytest.mark.parametrize("kind", ["adamw", "muon"])
@@ -193,7 +216,7 @@ def test_what_gets_no_gradient_stays_and_nothing_is_remembered_of_it(kind):
     batch = batch_of("masked")
     answer = objective_for(module.config, pairs=False).logits(module, batch)
     loss(answer, batch.targets).backward()
-    ours.step(1.0)
+    stepped(ours)
     assert torch.equal(module.pooler.weight, before)
     remembered = {name.split("/")[0] for name in ours.tensors()}
     assert remembered == {n for n, _ in module.named_parameters() if not n.startswith("pooler")}
@@ -203,7 +226,7 @@ def test_a_step_without_any_gradient_changes_nothing():
     module = model_of("causal")
     before = [weight.detach().clone() for weight in module.parameters()]
     ours = Optimizers(module, dict(module.named_parameters()), OptimizerSettings(peak=1.0))
-    assert ours.step(1.0) == 0
+    assert stepped(ours, allowed=torch.tensor(True)) == 0
     assert all(map(torch.equal, before, module.parameters()))
 
 
@@ -212,7 +235,7 @@ def test_what_is_remembered_has_a_name_for_each_parameter_and_kind():
     settings = OptimizerSettings(kind="muon", peak=1e-2)
     ours = Optimizers(module, dict(module.named_parameters()), settings)
     given_gradients(module, 0)
-    ours.step(1.0)
+    stepped(ours)
     found, by_role = ours.tensors(), roles(module)
     wanted = {f"{name}/momentum" for name in by_role["matrix"]}
     for name in (*by_role["table"], *by_role["vector"]):
@@ -226,3 +249,260 @@ def test_the_usual_peak_is_gpt2s_at_its_width_and_falls_with_it():
     assert peak_for(768) == pytest.approx(6e-4)
     assert peak_for(1536) == pytest.approx(3e-4)
     assert peak_for(16) == 3e-3
+
+
+def made(kind: str, module: nn.Module, fused: bool = True, **changes: object) -> Optimizers:
+    """Optimizers that do all they can: clip, decay, remember."""
+    settings = OptimizerSettings(kind=kind, peak=1e-2, clip=0.5, weight_decay=0.3)
+    ours = Optimizers(module, dict(module.named_parameters()), replace(settings, **changes))
+    for part in ours.parts:
+        if isinstance(part, AdamW) and not fused:  # as on devices that have no fused kernel
+            for holder in (part.defaults, *part.param_groups):
+                holder["fused"] = False
+    return ours
+
+
+def bits(module: nn.Module, ours: Optimizers) -> dict[str, torch.Tensor]:
+    """All numbers of a model and its optimizers as integers, in which -0 and NaN are themselves."""
+    tensors = {**dict(module.named_parameters()), **ours.tensors()}
+    return {name: t.detach().clone().view(torch.int32) for name, t in tensors.items()}
+
+
+def same(one: dict[str, torch.Tensor], two: dict[str, torch.Tensor]) -> bool:
+    return one.keys() == two.keys() and all(torch.equal(one[name], two[name]) for name in one)
+
+
+KINDS = pytest.mark.parametrize(
+    ("kind", "fused"), [("adamw", True), ("adamw", False), ("muon", True), ("muon", False)]
+)
+
+
+@KINDS
+def test_a_step_that_is_allowed_is_the_step_that_nobody_asked_about(kind, fused):
+    found = []
+    for allowed in (None, torch.tensor(True)):
+        module = model_of("pairs")
+        ours = made(kind, module, fused)
+        for step in range(4):
+            given_gradients(module, step, 10.0**step)
+            stepped(ours, 0.3 * step, allowed)
+        found.append(bits(module, ours))
+    assert same(*found)
+
+
+@KINDS
+@pytest.mark.parametrize("clip", [0.0, 0.5])
+@pytest.mark.parametrize("wrong", [1.0, math.nan, math.inf, -math.inf])
+def test_a_refused_step_changes_no_bit_whatever_the_gradients_are(kind, fused, clip, wrong):
+    module = model_of("causal")
+    ours = made(kind, module, fused, clip=clip)
+    given_gradients(module, 0)
+    stepped(ours)
+    for tensor in (*module.parameters(), *ours.tensors().values()):
+        if tensor.dim():  # a count is never -0
+            tensor.detach()[-1] = -0.0  # a zero has a sign to lose
+    before = bits(module, ours)
+    for spoilt in (list(module.parameters())[:1], list(module.parameters())):
+        given_gradients(module, 1, 100.0)
+        for weight in spoilt:
+            weight.grad[0] *= wrong
+        norm = stepped(ours, 1.0, torch.tensor(False))
+        assert norm.isfinite() == math.isfinite(wrong)
+        assert same(bits(module, ours), before)
+        assert all(weight.grad is None for weight in module.parameters())
+
+
+@KINDS
+def test_after_refused_steps_all_goes_on_as_if_they_had_not_been(kind, fused):
+    found = []
+    for refused in ((), (0, 2, 3)):  # the first too, when nothing is remembered yet
+        module = model_of("causal")
+        ours, seed = made(kind, module, fused), 0
+        for step in range(4 + len(refused)):
+            wrong = step in refused
+            given_gradients(module, 99 if wrong else seed, math.nan if wrong else 1.0)
+            stepped(ours, 0.5, torch.tensor(not wrong))
+            seed += not wrong
+        found.append(bits(module, ours))
+    assert same(*found)
+
+
+@pytest.mark.parametrize("kind", ["adamw", "muon"])
+def test_neither_the_norm_nor_a_step_asks_the_device(kind):
+    with FakeTensorMode():  # there are no numbers here to ask for
+        module = model_of("causal")
+        ours, guard = made(kind, module), Guard("cpu", 5.0, sticky=True)
+        for weight in module.parameters():
+            weight.grad = torch.ones_like(weight)
+        norm = ours.norm()
+        ours.step(1.0, norm, guard.judge(0, norm, norm))
+        assert len(ours.tensors()) >= len(ours.weights)
+        with pytest.raises(DataDependentOutputException):
+            norm.item()
+
+
+@KINDS
+def test_optimizers_go_on_from_what_was_remembered_as_if_never_stopped(kind, fused):
+    module = model_of("pairs")
+    ours = made(kind, module, fused)
+    for step in range(3):
+        given_gradients(module, step)
+        stepped(ours)
+    again = model_of("pairs", seed=1)
+    again.load_state_dict(module.state_dict())
+    theirs = made(kind, again, fused)
+    for part in theirs.parts:
+        assert not part.state
+    saved = {name: tensor.clone() for name, tensor in ours.tensors().items()}
+    room = theirs.prepare(saved)
+    assert room.keys() == saved.keys()
+    for name, tensor in room.items():
+        assert not tensor.any()
+        assert tensor.device == saved[name].device
+        assert tensor.dtype == saved[name].dtype
+        tensor.copy_(saved[name])
+    for step in range(3, 6):
+        for one, optimizers in ((module, ours), (again, theirs)):
+            given_gradients(one, step)
+            stepped(optimizers, 0.7, torch.tensor(True))
+        assert same(bits(module, ours), bits(again, theirs))
+
+
+@pytest.mark.parametrize("kind", ["adamw", "muon"])
+def test_going_back_in_the_same_optimizers_forgets_what_came_after(kind):
+    module = model_of("masked")
+    ours = made(kind, module)
+    for name, weight in module.named_parameters():
+        if not name.startswith("pooler"):
+            weight.grad = torch.ones_like(weight)
+    stepped(ours)
+    then = list(ours.tensors())
+    given_gradients(module, 0)
+    stepped(ours)
+    assert len(ours.tensors()) > len(then)
+    kept = {name: ours.tensors()[name] for name in then}
+    room = ours.prepare(then)
+    assert list(room) == then
+    assert all(room[name] is kept[name] for name in then)
+    assert ours.prepare([]) == {}
+
+
+@pytest.mark.parametrize(
+    ("kind", "change", "said"),
+    [
+        ("adamw", {"embed.tokens.weight/momentum"}, "not known"),
+        ("adamw", {"nobody/exp_avg"}, "not known"),
+        ("muon", {"head.norm.weight"}, "not known"),
+        ("muon", {"encoder.blocks.0/exp_avg", "another/exp_avg"}, "(and 1 more)"),
+        ("adamw", {"embed.tokens.weight/step"}, "missing"),
+    ],
+)
+def test_what_another_optimizer_remembered_is_refused_in_a_sentence(kind, change, said):
+    module = model_of("causal")
+    ours = made(kind, module)
+    given_gradients(module, 0)
+    stepped(ours)
+    before = bits(module, ours)
+    with pytest.raises(RegardError) as caught:
+        ours.prepare(set(ours.tensors()) ^ change)
+    assert said in str(caught.value)
+    assert sorted(change)[0] in str(caught.value)
+    assert same(bits(module, ours), before)  # and nothing is forgotten for it
+
+
+class Uneven(nn.Module):
+    """Weights of which two processes have unlike shares, and one of them sometimes none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.table = nn.Embedding(7, 6)
+        self.parts = nn.ModuleList([nn.Linear(6, 5), nn.Linear(5, 6), nn.Linear(6, 5)])
+        self.norm = nn.LayerNorm(5)
+        self.last = nn.Linear(5, 1)
+
+
+def whole(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    full = {n: t.full_tensor() if hasattr(t, "full_tensor") else t for n, t in tensors.items()}
+    return {name: tensor.detach().clone() for name, tensor in full.items()}
+
+
+def shared_steps(kind: str, module: nn.Module, share) -> Iterator[tuple[str, torch.Tensor]]:
+    """Six steps, two of them refused, through new optimizers in the middle; all that comes out."""
+    named = dict(module.named_parameters())
+    ours = made(kind, module)
+    for step in range(6):
+        drawn = {name: torch.empty(weight.shape) for name, weight in named.items()}
+        generator = torch.Generator().manual_seed(step)
+        for name, gradient in drawn.items():
+            gradient.normal_(generator=generator)
+            if step in (0, 4):
+                gradient[0] = math.nan  # in rows of the first process only
+            named[name].grad = share(gradient)
+        norm = ours.norm()
+        ours.step(0.5, norm, norm.isfinite())
+        yield f"{step}/norm", norm
+        if step == 2:
+            saved = {name: tensor.clone() for name, tensor in ours.tensors().items()}
+            ours = made(kind, module)
+            for name, tensor in ours.prepare(saved).items():
+                tensor.copy_(saved[name])
+        yield from whole({f"{step}/{name}": weight for name, weight in named.items()}).items()
+    yield from whole(ours.tensors()).items()
+
+
+def one_of_two(rank: int, folder: Path) -> None:
+    """What one process does: its share of each weight, and what comes of it to a file."""
+    import torch.distributed as dist
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor import Shard, distribute_tensor, init_device_mesh
+
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo", f"file://{folder}/meeting", timedelta(seconds=60), world_size=2, rank=rank
+    )
+    mesh = init_device_mesh("cpu", (2,))
+    for kind in ("adamw", "muon"):
+        module = fully_shard(Uneven(), mesh=mesh)
+        share = lambda gradient: distribute_tensor(gradient, mesh, [Shard(0)])  # noqa: E731
+        save_file(dict(shared_steps(kind, module, share)), folder / f"{kind}-{rank}.safetensors")
+    dist.destroy_process_group()
+
+
+def ended(job: subprocess.Popen) -> int | None:
+    try:
+        return job.wait(timeout=60)
+    except subprocess.TimeoutExpired:
+        return None
+
+
+def test_two_processes_that_share_the_weights_do_what_one_does(tmp_path):
+    environment, jobs = {**os.environ, "GLOO_SOCKET_IFNAME": "lo"}, []
+    for rank in range(2):
+        command = [sys.executable, __file__, str(rank), str(tmp_path)]
+        with open(tmp_path / f"{rank}.txt", "w") as said:
+            jobs.append(subprocess.Popen(command, env=environment, stderr=said))
+    try:
+        codes = [ended(job) for job in jobs]
+    finally:
+        for job in jobs:
+            job.kill()
+    assert codes == [0, 0], [(tmp_path / f"{rank}.txt").read_text() for rank in range(2)]
+    for kind in ("adamw", "muon"):
+        alone = dict(shared_steps(kind, Uneven(), lambda gradient: gradient))
+        assert alone["0/norm"].isnan()
+        assert alone["1/norm"] > 1
+        assert not torch.equal(alone["1/parts.0.weight"], alone["2/parts.0.weight"])
+        for rank in range(2):
+            together = load_file(tmp_path / f"{kind}-{rank}.safetensors")
+            assert together.keys() == alone.keys()
+            for name, tensor in together.items():
+                torch.testing.assert_close(
+                    tensor, alone[name], rtol=1e-6, atol=1e-6, equal_nan=True, msg=name
+                )
+            for name in dict(Uneven().named_parameters()):  # the fifth step was refused
+                assert torch.equal(together[f"4/{name}"], together[f"3/{name}"])
+
+
+if __name__ == "__main__":
+    one_of_two(int(sys.argv[1]), Path(sys.argv[2]))

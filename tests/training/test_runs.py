@@ -1,9 +1,13 @@
 """A run's folder says all that made it, and opens again as it was."""
 
+import errno
+import itertools
+import os
 import tomllib
 from dataclasses import fields, replace
 
 import pytest
+import tomli_w
 import torch
 from tiny_jobs import config_of, weights_of
 
@@ -161,3 +165,174 @@ def test_versions_name_the_code_that_ran(monkeypatch):
     assert {"python", "torch", "regard", "tokenizers", "numpy"} <= set(found)
     monkeypatch.setenv("PATH", "")
     assert "git" not in runs.versions()
+
+
+# --- what is noted ---------------------------------------------------------------------------
+
+
+def test_what_was_asked_for_stands_in_tables_of_its_own(tmp_path, tokenizer):
+    asked = {
+        "training": {"steps": 7},
+        "data": {"train": ("a.txt", "b.txt")},
+        "model": {"rotary_scaling": None, "preset": "gpt2-tiny"},
+    }
+    settings = replace(SETTINGS, model=ModelSettings("gpt2-tiny"))
+    config = runs.config_for(settings.model, tokenizer, tokenizer)
+    runs.write_run(tmp_path, settings, config, [tokenizer], asked=asked)
+    text = (tmp_path / "run.toml").read_text(encoding="utf-8")
+    assert "[asked.training]\nsteps = 7\n" in text
+    found = recipes.beside(str(tmp_path))["asked"]
+    assert found["data"]["train"] == ["a.txt", "b.txt"]
+    assert found["model"] == {"rotary_scaling": False, "preset": "gpt2-tiny"}
+    again = recipes.load(str(tmp_path))
+    assert again.training.steps == settings.training.steps  # what counts is what was decided
+    runs.write_run(tmp_path, settings, config, [tokenizer])
+    assert "asked" not in recipes.beside(str(tmp_path))
+
+
+def test_a_scaling_that_was_asked_for_is_written_as_a_table(tmp_path, tokenizer):
+    asked = {"model": {"rotary_scaling": RotaryScaling("linear", 2.0)}}
+    config = config_of("causal")
+    settings = replace(SETTINGS, model=ModelSettings("gpt2-tiny"))
+    runs.write_run(tmp_path, settings, config, [tokenizer], asked=asked)
+    found = recipes.beside(str(tmp_path))["asked"]["model"]["rotary_scaling"]
+    assert RotaryScaling(**found) == RotaryScaling("linear", 2.0)
+
+
+def change(folder, *path: str, to: object) -> None:
+    """Change one value in run.toml; None takes it away."""
+    tables = tomllib.loads((folder / "run.toml").read_text(encoding="utf-8"))
+    inner = tables
+    for key in path[:-1]:
+        inner = inner[key]
+    inner.pop(path[-1], None)
+    if to is not None:
+        inner[path[-1]] = to
+    (folder / "run.toml").write_text(tomli_w.dumps(tables), encoding="utf-8")
+
+
+@pytest.mark.parametrize("which", ["tokenizer", "source_tokenizer"])
+def test_another_tokenizer_of_the_same_size_is_refused_by_its_fingerprint(tmp_path, which):
+    both = [learn("char", ["abcd"]), learn("char", ["efghij"])]
+    save(tmp_path, "pairs", both)
+    noted = recipes.beside(str(tmp_path))["versions"]
+    assert noted["tokenizer"] == both[0].fingerprint
+    assert noted["source_tokenizer"] == both[1].fingerprint
+    learn("char", ["abce" if which == "tokenizer" else "efghik"]).save(tmp_path / f"{which}.json")
+    for opening in (runs.open_run, runs.config_of):
+        with pytest.raises(RegardError, match=rf"/{which}\.json is not the tokenizer that the run"):
+            opening(tmp_path)
+    change(tmp_path, "versions", which, to=None)  # a run from before it was noted
+    runs.open_run(tmp_path)
+
+
+def test_a_source_tokenizer_that_is_gone_is_missed(tmp_path, tokenizer):
+    save(tmp_path, "pairs", [tokenizer, learn("char", ["efghij"])])
+    (tmp_path / "source_tokenizer.json").unlink()
+    with pytest.raises(RegardError, match=r"source_tokenizer\.json cannot be read"):
+        runs.config_of(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("table", "key", "value"), [("model", "norm_epsilon", 1e-3), ("training", "context", 99)]
+)
+def test_settings_that_were_changed_are_refused(tmp_path, tokenizer, table, key, value):
+    save(tmp_path, "causal", [tokenizer])
+    change(tmp_path, table, key, to=value)  # which would fit the weights as well
+    for opening in (runs.open_run, runs.config_of, runs.settings_of):
+        with pytest.raises(RegardError, match=r"run\.toml is not what was written when the run"):
+            opening(tmp_path)
+    change(tmp_path, "versions", "settings", to=None)  # a run from before they were noted
+    found = runs.open_run(tmp_path).settings
+    assert found == recipes.load(str(tmp_path))
+    assert found.tables()[table][key] == value
+
+
+def test_the_data_of_a_run_may_have_moved(tmp_path, tokenizer):
+    save(tmp_path, "causal", [tokenizer])
+    change(tmp_path, "data", "train", to=["elsewhere.txt"])
+    assert runs.open_run(tmp_path).settings.data.train == ("elsewhere.txt",)
+    change(tmp_path, "data", "held_out", to=0.5)
+    with pytest.raises(RegardError, match="is not what was written"):
+        runs.open_run(tmp_path)
+
+
+def test_a_flipped_bit_in_the_weights_is_told(tmp_path, tokenizer):
+    save(tmp_path, "causal", [tokenizer])
+    whole = bytearray((tmp_path / "model.safetensors").read_bytes())
+    whole[-1000] ^= 1  # the last bit of some number
+    (tmp_path / "model.safetensors").write_bytes(whole)
+    with pytest.raises(RegardError, match=r"damaged or cut off \(tensor .* not what was written"):
+        runs.open_run(tmp_path)
+
+
+def test_the_weights_are_the_models_own_and_not_the_files(tmp_path, tokenizer):
+    save(tmp_path, "causal", [tokenizer])
+    run = runs.open_run(tmp_path)
+    before = weights_of(run.module)
+    with (tmp_path / "model.safetensors").open("r+b") as file:
+        file.truncate(100)  # would kill whoever maps it
+    assert all(torch.equal(w, before[n]) for n, w in run.module.named_parameters())
+    assert all(w.requires_grad for w in run.module.parameters())
+
+
+# --- full disks ------------------------------------------------------------------------------
+
+
+def full_at(monkeypatch, number: int) -> None:
+    """Let the disk be full when for the `number`th time something must be on it."""
+    real, calls = os.fsync, itertools.count()
+
+    def sync(descriptor: int) -> None:
+        if next(calls) == number:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", sync)
+
+
+@pytest.mark.parametrize("number", range(8))
+def test_a_full_disk_leaves_the_run_that_was_there(tmp_path, tokenizer, monkeypatch, number):
+    both = [tokenizer, learn("char", ["efghij"])]
+    module = save(tmp_path, "pairs", both)
+    files = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    settings = replace(SETTINGS, model=ModelSettings("transformer-tiny"))
+    other = [learn("char", [text]) for text in ("other", "letters")]
+    config = runs.config_for(settings.model, *other)
+    full_at(monkeypatch, number)
+    said = rf"cannot write the run to {tmp_path}: no space left in {tmp_path}: about .* are needed"
+    with pytest.raises(RegardError, match=said):
+        runs.write_run(tmp_path, settings, config, other)
+    found = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    if number < 4:  # the three contents; then come their names, the settings' last
+        assert found == files
+        full_at(monkeypatch, 0)
+        with pytest.raises(RegardError, match=r"cannot write the weights to .*: no space"):
+            runs.write_weights(tmp_path, weights_of(build(config)))
+        assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == files
+        assert runs.open_run(tmp_path).config == module.config
+    else:
+        assert found["run.toml"] == files["run.toml"]
+        assert found.keys() == files.keys()
+
+
+def test_what_a_killed_run_left_half_written_is_swept(tmp_path, tokenizer):
+    module = save(tmp_path, "causal", [tokenizer])
+    settings = replace(SETTINGS, model=ModelSettings("gpt2-tiny"))
+    left = tmp_path / ".run.toml.00000000-1-abcdef12.partial"
+    for write in (
+        lambda: runs.write_run(tmp_path, settings, module.config, [tokenizer]),
+        lambda: runs.write_weights(tmp_path, weights_of(module)),
+    ):
+        left.write_text("half")
+        os.utime(left, (0, 0))
+        write()
+        assert not left.exists()
+
+
+def test_weights_beyond_the_memory_are_told_before_they_are_read(tmp_path, tokenizer, monkeypatch):
+    save(tmp_path, "causal", [tokenizer])
+    monkeypatch.setattr(runs, "_memory", lambda device: 1000)
+    monkeypatch.setattr(runs, "verify", lambda path: pytest.fail("it was read"))
+    with pytest.raises(RegardError, match=r"its weights take .* kB of memory and cpu has 1\.0 kB"):
+        runs.open_run(tmp_path)

@@ -1,23 +1,34 @@
 """Jobs small enough to train in milliseconds, on batches made up from a seed."""
 
-from collections.abc import Iterator
+import signal
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
+from torch.nn import functional as F
 
 from regard.data.batch import Batch, padded
 from regard.data.masking import IGNORE, corrupt
+from regard.data.order import turned_seed
 from regard.models.config import TransformerConfig
 from regard.models.presets import preset
 from regard.models.transformer import Transformer, build
 from regard.text.specials import BOS, EOS, PAD
+from regard.training.job import Job
 from regard.training.log import Sink
-from regard.training.loop import Job, Loop
+from regard.training.loop import Loop
 from regard.training.objectives import objective_for
+from regard.training.optimizers import roles
 from regard.training.precision import Precision
+from regard.training.prefetch import Ready
+from regard.training.processes import ALONE
+from regard.training.schedules import factor
 from regard.training.settings import Settings
+from regard.training.signals import Stop
 from regard.training.throughput import Peak
 
 VOCABULARY = 32
@@ -64,7 +75,10 @@ def _text(rng: np.random.Generator, longest: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Made:
-    """A feed of made-up batches; step s is the same whenever it is asked for."""
+    """A feed of made-up batches; step s is the same whenever it is asked for.
+
+    The numbers of its examples tell seed, step and row.
+    """
 
     kind: str
     rows: int = 6
@@ -72,7 +86,12 @@ class Made:
     held: int = 8  # rows held out
 
     def step(self, step: int) -> Batch:
-        return batch_of(self.kind, self.rows, 1000 * self.seed + step)
+        place = 1000 * self.seed + step
+        batch = batch_of(self.kind, self.rows, place)
+        return replace(batch, examples=100 * place + np.arange(self.rows))
+
+    def turned(self, turn: int) -> "Made":
+        return replace(self, seed=turned_seed(self.seed, turn) % 10**6)
 
     def epoch(self, step: int) -> float:
         return step / 10
@@ -80,6 +99,39 @@ class Made:
     def held_out(self, rows: int) -> Iterator[Batch]:
         if self.held:
             yield from batch_of(self.kind, self.held, 10**6).parts(rows)
+
+
+@dataclass(frozen=True)
+class Around:
+    """A feed that is like another one; what a test wants otherwise, it overrides."""
+
+    feed: Any
+
+    def step(self, step: int) -> Batch:
+        return self.feed.step(step)
+
+    def turned(self, turn: int) -> "Around":
+        return replace(self, feed=self.feed.turned(turn))
+
+    def epoch(self, step: int) -> float:
+        return self.feed.epoch(step)
+
+    def held_out(self, rows: int) -> Iterator[Batch]:
+        return self.feed.held_out(rows)
+
+
+@dataclass(frozen=True)
+class Worsening(Around):
+    """A feed whose first steps teach and whose later ones teach the opposite."""
+
+    turn: int = 0
+
+    def step(self, step: int) -> Batch:
+        batch = super().step(step)
+        if step < self.turn:
+            return batch
+        wrong = torch.where(batch.targets == IGNORE, IGNORE, 36 - batch.targets.clamp(5, 31))
+        return replace(batch, targets=wrong)
 
 
 class Heard(Sink):
@@ -93,6 +145,19 @@ class Heard(Sink):
 
     def of(self, kind: str) -> list[dict]:
         return [event for event in self.events if event["event"] == kind]
+
+
+class Stopping(Heard):
+    """Somebody asks to stop when an event is told of a step."""
+
+    def __init__(self, stop: Stop, kind: str, step: int) -> None:
+        super().__init__()
+        self.stop, self.at = stop, (kind, step)
+
+    def write(self, event):
+        super().write(event)
+        if (event["event"], event["step"]) == self.at:
+            self.stop.heard(signal.SIGTERM)
 
 
 def job_of(
@@ -141,6 +206,64 @@ def trained(job: Job) -> tuple[Loop, object]:
     torch.manual_seed(job.settings.training.seed)
     loop = Loop(job)
     return loop, loop.run()
+
+
+def ready_of(batch: Batch, rows: int = 100) -> Ready:
+    """A step of one batch, ready to be computed by one process."""
+    parts = batch.parts(rows)
+    return Ready(batch, parts, list(ALONE.dealt(parts)))
+
+
+class Poisoned(nn.Module):
+    """An answer of which something is wrong for some batches: the loss, or only its gradient."""
+
+    def __init__(self, answer: nn.Module, what: str, when: Callable[[Batch], bool]) -> None:
+        super().__init__()
+        self.answer, self.what, self.when = answer, what, when
+
+    def forward(self, batch: Batch) -> torch.Tensor:
+        value = self.answer(batch)
+        if not self.when(batch):
+            return value
+        if self.what == "gradient":
+            value.register_hook(lambda gradient: gradient * torch.nan)
+            return value
+        return value * {"loss": torch.nan, "spike": 50.0}[self.what]
+
+
+def by_hand(job: Job, steps: int, left_out: Container[int] = ()) -> tuple[list[float], dict]:
+    """The same training with torch's AdamW on whole batches: losses and last weights.
+
+    Steps that are left out (the first is 0) change nothing.
+    """
+    module = model_of(
+        {"decoder": "causal", "encoder": "masked", "encoder-decoder": "pairs"}[
+            job.module.config.kind
+        ]
+    )
+    named, settings = dict(module.named_parameters()), job.settings.optimizer
+    matrices = set(roles(module)["matrix"])
+    groups = [
+        {"params": [named[n] for n in named if (n in matrices) == decays], "weight_decay": decay}
+        for decays, decay in ((True, settings.weight_decay), (False, 0.0))
+    ]
+    betas = settings.beta1, settings.beta2
+    adamw = torch.optim.AdamW(groups, lr=1.0, betas=betas, eps=settings.epsilon)
+    found = []
+    for step in range(steps):
+        batch = job.feed.step(step)
+        answer = job.objective.logits(module, batch)
+        smoothing = job.settings.training.label_smoothing
+        value = F.cross_entropy(answer.transpose(1, 2), batch.targets, label_smoothing=smoothing)
+        adamw.zero_grad()
+        value.backward()
+        torch.nn.utils.clip_grad_norm_(module.parameters(), settings.clip)
+        for group in adamw.param_groups:
+            group["lr"] = settings.peak * factor(job.settings.schedule, step, steps)
+        if step not in left_out:
+            adamw.step()
+        found.append(value.item())
+    return found, weights_of(module)
 
 
 def weights_of(module: torch.nn.Module) -> dict[str, torch.Tensor]:

@@ -1,0 +1,133 @@
+"""What `regard train` is about: a new run, the rest of one that was begun, or nothing more."""
+
+import glob
+import json
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from regard.commands.names import check_writable
+from regard.errors import RegardError
+from regard.text.tokenizer import Tokenizer
+from regard.training import lock, runs
+from regard.training.lock import LOCK
+from regard.training.processes import Processes
+from regard.training.resuming import Begun, agreed, begun
+from regard.training.settings import Settings
+from regard.training.setup import Plan, plan
+from regard.training.stages import Stages
+from regard.training.states import state
+
+LEFT = re.compile(r"\.lock|(source_)?tokenizer\.json|\..+\.(partial|aside)")
+
+
+def planned(
+    settings: Settings, out: str, stages: Stages, processes: Processes, dry: bool
+) -> tuple[Plan | None, Path]:
+    """The plan of a new run or of the rest of one, and its folder; no plan if all is done."""
+    if out:
+        folder = Path(out)
+        run = begun(folder)
+        if run is None and not dry:
+            check_free(folder)
+        if run is None:
+            return shared_plan(settings, stages, processes), folder
+        if not dry:
+            lock.check_free(folder)
+        settings = agreed(run, settings)
+        if is_finished(run, settings):
+            return None, folder
+        return shared_plan(settings, stages, processes, runs.tokenizers_of(folder)), folder
+    made = shared_plan(settings, stages, processes)
+    last, free = named_after(made, streamed=_is_stream(settings))
+    folder = Path(processes.said(str(last if _goes_on(last, made, settings) else free)))
+    if folder == free:
+        return made, folder
+    run = begun(folder)
+    assert run is not None
+    known = runs.tokenizers_of(folder)
+    return shared_plan(agreed(run, settings), stages, processes, known), folder
+
+
+def shared_plan(
+    settings: Settings,
+    stages: Stages,
+    processes: Processes,
+    known: Sequence[Tokenizer] = (),
+) -> Plan:
+    """The same plan in all processes; the first of each machine prepares the data for the rest."""
+    if processes.count == 1:
+        return plan(settings, stages, known)
+    made = plan(settings, stages, known) if processes.local == 0 else None
+    processes.barrier()
+    made = made or plan(settings, stages, known)
+    tables = json.loads(processes.said(json.dumps(made.settings.tables())))
+    names = [tokenizer.fingerprint for tokenizer in made.tokenizers]
+    processes.agreement(json.dumps({"data": made.digest, "tokenizers": names}))
+    return replace(made, settings=Settings().changed(tables, "process 0"))
+
+
+def _is_stream(settings: Settings) -> bool:
+    return any(Path(name).parent.name == "streams" for name in settings.data.train)
+
+
+def _goes_on(folder: Path | None, made: Plan, settings: Settings) -> bool:
+    """Whether the same command without --out left a run there that is not at its end."""
+    try:
+        run = begun(folder) if folder else None
+        if run is None or lock.holder(run.folder):
+            return False
+        runs.check_data(run.folder, made.digest)
+        agreed(run, settings)
+    except RegardError:  # it is damaged, or another run
+        return False
+    return not _has_ended(run)  # more steps for that one are asked for by its name
+
+
+def is_finished(run: Begun, settings: Settings) -> bool:
+    """Whether there is nothing left to do."""
+    return _has_ended(run) and settings.training.steps == run.settings.training.steps
+
+
+def _has_ended(run: Begun) -> bool:
+    return state(run.folder).word in ("finished", "stopped early")
+
+
+def check_free(folder: Path) -> None:
+    """Whether a run can be written there; said before minutes of reading."""
+    lock.check_free(folder)
+    taken = os.path.lexists(folder) and (not folder.is_dir() or not _is_left(folder))
+    if taken and (folder / "checkpoints").is_dir() and not runs.is_run(folder):
+        raise RegardError(
+            f"{folder} is a run without its run.toml; put that back, or choose another --out"
+        )
+    if taken and not runs.is_run(folder):
+        raise RegardError(f"{folder} is already there; choose another --out, or remove it")
+    check_writable(folder)
+
+
+def _is_left(folder: Path) -> bool:
+    """Whether a folder holds nothing, or what a run left that was killed before its run.toml."""
+    names = {path.name for path in folder.iterdir()}
+    return not names or (LOCK in names and all(LEFT.fullmatch(name) for name in names))
+
+
+def named_after(made: Plan, streamed: bool = False) -> tuple[Path | None, Path]:
+    """The last folder in runs/ named after the data, if any, and the next one, not there yet."""
+    data = made.settings.data
+    stems = [_stem(Path(given)) for given in data.train[: 2 if data.pairs else 1]]
+    name = "stdin" if streamed else "-".join(dict.fromkeys(stems))
+    last, folder, number = None, Path("runs") / name, 1
+    while folder.exists():
+        number += 1
+        last, folder = folder, Path("runs") / f"{name}-{number}"
+    return last, folder
+
+
+def _stem(path: Path) -> str:
+    """What a file or folder is about; of a pattern, the folder it stands in."""
+    while glob.has_magic(path.name):
+        path = path.parent
+    return path.name.lstrip(".").split(".")[0] or "run"

@@ -1,0 +1,260 @@
+"""Carrying out a plan: the run's folder, the loop, the weights to keep and their figures."""
+
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from torch import Tensor
+
+from regard.commands.choosing import check_free
+from regard.commands.evaluate import pair_rules
+from regard.data.buckets import Buckets
+from regard.errors import RegardError
+from regard.models.transformer import Transformer, build
+from regard.storage import discard, sweep
+from regard.training import runs
+from regard.training.checkpoints import Checkpoint, Place, sound, stored_steps
+from regard.training.evaluation import Scores, compare, rules, translations
+from regard.training.job import Job, Outcome
+from regard.training.lock import Lock
+from regard.training.log import Log, Sink, Sinks
+from regard.training.loop import Loop
+from regard.training.processes import ALONE, Processes
+from regard.training.resuming import begun, check_begun, check_place, to_go_on_from
+from regard.training.samples import sampler
+from regard.training.setup import Plan
+from regard.training.signals import Stop, StoppedError
+from regard.training.tensorboard import TensorBoard
+from regard.training.throughput import peak
+from regard.training.view import view
+
+
+def carry_out(
+    made: Plan,
+    folder: Path,
+    console: Console,
+    *,
+    asked: Mapping[str, Any] | None = None,
+    stop: Stop | None = None,
+    processes: Processes = ALONE,
+) -> tuple[Outcome, Scores | None]:
+    """Train a new run, or go on in its folder if it was begun; how it went, and the figures.
+
+    `asked` is what the settings were before all was decided.
+    """
+    run = begun(folder) if processes.first else None
+    if processes.first and run is None:
+        check_free(folder)
+    if processes.first:
+        sweep(folder.parent)
+    there = folder.is_dir()
+    with _alone(folder, processes), _kept_if_begun(folder, there, processes) as loops:
+        average = bool(made.settings.training.average)
+        found, notes = _found(folder, processes, average)
+        about = _about(made, processes)
+        start = found[-1].place if found else Place()
+        if found:
+            check_place(found[-1], about)
+        elif run:
+            check_begun(run, about)
+        if run:  # before run.toml has more steps than the run whose end the log tells
+            Log(folder, start.log).close()
+        if processes.first:
+            tokenizers = list(made.tokenizers)
+            runs.write_run(folder, made.settings, made.config, tokenizers, made.digest, asked)
+        torch.manual_seed(made.settings.training.seed)
+        module = build(made.config, made.device)
+        sink = Sinks([])
+        try:
+            if processes.first:
+                sink.sinks += _listening(made, folder, console, start)
+            job = replace(
+                _job(made, module, folder, sink),
+                processes=processes,
+                stop=stop or Stop(),
+                about=about,
+                found=found,
+            )
+            _tell_start(job, made, start, notes, again=run is not None)
+            loop = Loop(job)
+            loops.append(loop)
+            return _trained(loop, made)
+        except RegardError as error:
+            with suppress(RegardError):  # it may be the log that cannot be written
+                event = {"event": "end", "step": loops[0].done if loops else start.step}
+                sink.write({**event, "reason": "failed", "message": str(error)})
+            raise
+        finally:
+            sink.close()
+
+
+def _about(made: Plan, processes: Processes) -> dict[str, Any]:
+    """What a checkpoint is tied to, as JSON gives it back."""
+    settings = replace(made.settings, model=runs.spelled_out(made.settings.model, made.config))
+    about = {
+        "settings": settings.tables(),
+        "data": made.digest,
+        "tokenizers": [tokenizer.fingerprint for tokenizer in made.tokenizers],
+        "processes": processes.count,
+    }
+    return dict(json.loads(json.dumps(about)))
+
+
+def _trained(loop: Loop, made: Plan) -> tuple[Outcome, Scores | None]:
+    """Run a loop to its end, write the weights it chose, and measure them."""
+    outcome = loop.run()
+    scores = None
+    with loop.job.stop.noted():
+        weights = loop.final()
+        if outcome.step and loop.processes.first:
+            runs.write_weights(loop.job.folder, weights)
+            try:
+                with loop.job.stop.at_once():
+                    scores = _final(made, loop, weights, outcome)
+            except StoppedError:
+                outcome = replace(outcome, reason="interrupted")
+        loop.ended(outcome)
+    return outcome, scores
+
+
+@contextmanager
+def told_by_one(processes: Processes) -> Iterator[None]:
+    """Of many processes with the same trouble, or one that was killed, one tells it."""
+    if processes.count == 1:
+        yield
+        return
+    try:
+        yield
+    except Exception as error:
+        if processes.lost(error):
+            error = RegardError(
+                "another process of this job has ended, so this one ends too; what was saved is "
+                "whole, and the same command goes on from there"
+            )
+        if isinstance(error, RegardError) and not processes.one_speaks():
+            sys.exit(2)
+        raise error from None
+
+
+def _alone(folder: Path, processes: Processes) -> AbstractContextManager[Any]:
+    return Lock(folder) if processes.first else nullcontext()
+
+
+def _found(folder: Path, processes: Processes, average: bool) -> tuple[list[Checkpoint], list[str]]:
+    """The checkpoints to go on from; the first process looks whether they are whole."""
+    notes: list[str] = []
+    if processes.first:
+        found, notes = sound(folder)
+    processes.barrier()
+    if not processes.first:
+        found = [Checkpoint(folder / "checkpoints" / str(step)) for step in stored_steps(folder)]
+    chosen = to_go_on_from(found, folder, average)
+    if len(chosen) < len(found):
+        notes.append(f"goes back to step {chosen[-1].place.step}, to make again what was damaged")
+    return chosen, notes
+
+
+@contextmanager
+def _kept_if_begun(folder: Path, there: bool, processes: Processes) -> Iterator[list[Loop]]:
+    """A new folder goes again if no step of the loop was done: the next try finds it free."""
+    new = not runs.is_run(folder)
+    loops: list[Loop] = []
+    try:
+        yield loops
+    finally:
+        if new and processes.first and not any(loop.done for loop in loops):
+            discard(folder)
+            if there:
+                folder.mkdir()
+
+
+def _listening(made: Plan, folder: Path, console: Console, start: Place) -> Iterator[Sink]:
+    yield Log(folder, start.log)  # what was logged behind the checkpoint will be logged again
+    if made.settings.training.tensorboard:
+        yield TensorBoard(folder / "tensorboard", start.step)
+    yield view(console, made.settings.training.log_every)  # the last one, which may be gone
+
+
+def _job(made: Plan, module: Transformer, folder: Path, sink: Sink) -> Job:
+    return Job(
+        module,
+        made.objective,
+        made.feed,
+        made.settings,
+        made.device,
+        made.precision,
+        made.compiled,
+        peak(made.device, made.precision),
+        folder,
+        sink,
+        made.valid_bytes,
+        sampler(made, module),
+    )
+
+
+def _tell_start(job: Job, made: Plan, start: Place, notes: Sequence[str], again: bool) -> None:
+    """What is about to be trained, from where, and what was odd."""
+    place = {"step": start.step, "time": start.seconds}
+    job.sink.write({"event": "start", **place, **_described(job, made)})
+    if again or notes:
+        message = f"goes on from step {start.step:,}" if start.step else "starts from the beginning"
+        job.sink.write({"event": "resume", **place, "message": message})
+    for warning in [*notes, *(() if start.step else made.warnings)]:
+        job.sink.write({"event": "warning", **place, "message": warning})
+
+
+def _described(job: Job, made: Plan) -> dict[str, Any]:
+    training = made.settings.training
+    rows = made.feed.step(0).rows
+    return {
+        "run": str(job.folder),
+        "model": made.settings.model.preset,
+        "parameters": sum(weight.numel() for weight in job.module.parameters()),
+        "steps": training.steps,
+        "tokens_per_step": training.tokens_per_step,
+        "rows": training.rows,
+        "accumulation": -(-rows // training.rows),
+        "device": str(made.device),
+        "precision": made.precision,
+        "objective": made.objective.name,
+        "train_tokens": made.train_tokens,
+        "valid_tokens": made.valid_tokens,
+        "processes": job.processes.count,
+        "peak": job.peak.words(),
+    }
+
+
+def _final(
+    made: Plan, loop: Loop, weights: Mapping[str, Tensor], outcome: Outcome
+) -> Scores | None:
+    """The figures of the weights that are kept, over the held-out part; logged as `evaluation`."""
+    scores = outcome.scores
+    if scores is None or not scores.tokens:
+        return None
+    how = rules(made.objective, made.settings.training.context)
+    if isinstance(made.feed, Buckets):
+        pairs, module = made.feed.valid, _whole(loop, weights)
+        written = translations(module, pairs, made.tokenizers[0], precision=made.precision)
+        scores = compare(scores, written, [pair.target for pair in pairs.texts], tokenised=False)
+        how = pair_rules(made.objective, 1)
+    scores = replace(scores, rules=how)
+    place = {"step": outcome.step, "time": round(outcome.seconds, 3)}
+    loop.job.sink.write({"event": "evaluation", **place, **scores.figures()})
+    return scores
+
+
+def _whole(loop: Loop, weights: Mapping[str, Tensor]) -> Transformer:
+    """A module that one process can use by itself."""
+    if not loop.sharded:
+        return loop.job.module
+    module = build(loop.job.module.config, loop.job.device)
+    with torch.no_grad():
+        for name, weight in module.named_parameters():
+            weight.copy_(weights[name])
+    return module

@@ -1,0 +1,77 @@
+"""What a run needs to be trained, how it ended, and its loss as one module."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from regard.data.batch import Batch, Feed
+from regard.models.blocks import Block
+from regard.models.transformer import Transformer
+from regard.training.checkpoints import Checkpoint
+from regard.training.evaluation import Scores
+from regard.training.log import Sink
+from regard.training.objectives import Objective, loss
+from regard.training.precision import Precision
+from regard.training.processes import ALONE, Processes
+from regard.training.settings import Settings
+from regard.training.signals import Stop
+from regard.training.throughput import Peak
+
+
+@dataclass(frozen=True)
+class Job:
+    """All that a run needs, made ready; every setting is resolved."""
+
+    module: Transformer
+    objective: Objective
+    feed: Feed
+    settings: Settings
+    device: torch.device
+    precision: Precision
+    compiled: bool
+    peak: Peak
+    folder: Path
+    sink: Sink
+    valid_bytes: int = 0
+    sample: Callable[[], Mapping[str, Any]] | None = None
+    processes: Processes = ALONE
+    stop: Stop = field(default_factory=Stop)
+    about: Mapping[str, Any] = field(default_factory=dict)  # what checkpoints are tied to
+    found: Sequence[Checkpoint] = ()  # whole checkpoints to go on from, the last one last
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended."""
+
+    reason: str  # finished, stopped early, interrupted
+    step: int
+    best_loss: float
+    best_step: int
+    seconds: float
+    tokens_per_second: float
+    scores: Scores | None
+
+
+class Answer(nn.Module):
+    """A model and what it is asked, as one module: a batch gives its summed loss."""
+
+    def __init__(self, module: Transformer, objective: Objective, smoothing: float) -> None:
+        super().__init__()
+        self.module, self.objective, self.smoothing = module, objective, smoothing
+
+    def forward(self, batch: Batch) -> Tensor:
+        return loss(self.objective.logits(self.module, batch), batch.targets, self.smoothing)
+
+
+def recompute(module: nn.Module) -> None:
+    """Let each block forget its activations and compute them again for the backward pass."""
+    for part in module.modules():
+        if isinstance(part, Block):
+            part.forward = partial(checkpoint, part.forward, use_reentrant=False)  # type: ignore[method-assign]

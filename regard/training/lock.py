@@ -1,0 +1,256 @@
+"""One writer for a run: who trains it holds a lock on its folder, and loses it with the process.
+
+The lock is `flock`'s on the file `.lock`: the kernel drops it however the process dies, so a file
+that was left behind stops nobody. POSIX record locks (`lockf`) would not do: a process loses those
+as soon as it closes any other descriptor of the file, as `holder` does.
+
+Some network file systems have no `flock`. There the file itself is the lock: whoever could make it
+holds it, and it can be inherited from a process of the same machine that is gone. What another
+machine left cannot be judged, so the sentence then says what to remove. Refusing to train there
+would cost more than this weaker promise.
+"""
+
+import errno
+import fcntl
+import json
+import os
+import platform
+import time
+import weakref
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Self
+
+from regard.errors import RegardError
+from regard.training.formats import literal
+
+LOCK = ".lock"  # in the run's folder
+NO_FLOCK = (errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK, errno.ENOSYS)
+READ = 4096  # bytes of the file that are looked at, whatever its size
+TRIES, PAUSE = 10, 0.02  # `holder` takes the lock for an instant, which must refuse nobody
+FLAGS = os.O_NOFOLLOW | os.O_NONBLOCK  # a link leads elsewhere, and a pipe would wait for ever
+
+
+@dataclass(frozen=True)
+class Holder:
+    """Who trains a run, as far as its lock tells."""
+
+    host: str = ""
+    process: int = 0
+    since: datetime | None = None
+    certain: bool = True  # the kernel says so, not only the file
+
+    @property
+    def words(self) -> str:
+        if not self.process:
+            return "another process"
+        since = f" since {self.since:%Y-%m-%d %H:%M}" if self.since else ""
+        return f"process {self.process} on host {self.host}{since}"
+
+
+class Lock:
+    """`with Lock(folder):` makes the folder if need be, and nobody else writes to it meanwhile."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.path = folder, folder / LOCK
+        self._descriptor: int | None = None
+
+    def __enter__(self) -> Self:
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._descriptor = _patiently(self.path)
+        except OSError as error:
+            raise RegardError(f"cannot lock {self.folder}: {error.strerror}") from None
+        if self._descriptor is None:
+            raise RegardError(_refusal(self.folder))
+        # A forked child shares the lock and would keep it when this process has been killed.
+        forget = weakref.WeakMethod(self._forget)
+        os.register_at_fork(after_in_child=lambda: (call := forget()) and call())
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._descriptor is None:
+            return
+        # Closing alone would not free it where a library has forked unseen.
+        with suppress(OSError):  # the folder may be gone, or be somebody else's by now
+            if _is_at(self.path, self._descriptor):
+                self.path.unlink()
+        self._forget()
+
+    def _forget(self) -> None:
+        """Close our descriptor; the lock stays as long as another process has one."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+        self._descriptor = None
+
+
+def holder(folder: Path) -> Holder | None:
+    """Who holds the lock on a folder now; it is not taken."""
+    try:
+        descriptor = os.open(folder / LOCK, os.O_RDONLY | FLAGS)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return _read(descriptor)
+    except OSError:  # no flock here
+        found = replace(_read(descriptor), certain=False)
+        return None if _gone(found) else found
+    finally:
+        os.close(descriptor)
+    return None
+
+
+def check_free(folder: Path) -> None:
+    """Refuse a folder that somebody holds, before the work that would be in vain."""
+    if holder(folder):
+        raise RegardError(_refusal(folder))
+
+
+def _refusal(folder: Path) -> str:
+    found = holder(folder) or Holder()
+    gone = "" if found.certain else f" (or, if that is gone, remove {folder / LOCK})"
+    return (
+        f"{folder} is being trained by {found.words}; "
+        f"wait for it, end it, or choose another --out{gone}"
+    )
+
+
+def _patiently(path: Path) -> int | None:
+    """A descriptor that holds the lock; None when somebody else keeps it."""
+    for _ in range(TRIES):
+        if (descriptor := _taken(path)) is not None:
+            return descriptor
+        time.sleep(PAUSE)
+    return None
+
+
+def _taken(path: Path) -> int | None:
+    """One try."""
+    descriptor, new = _opened(path)
+    if descriptor is None:
+        return None
+    flocked = _flocked(descriptor)
+    # What was flocked may be a file that its holder has just removed.
+    if new if flocked is None else flocked and _is_at(path, descriptor):
+        _sign(descriptor)
+        return descriptor
+    os.close(descriptor)
+    return _inherited(path) if flocked is None else None
+
+
+def _flocked(descriptor: int) -> bool | None:
+    """Whether the kernel gave us the lock; None where the file system has none to give."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if error.errno in NO_FLOCK:
+            return None
+        os.close(descriptor)
+        raise
+    return True
+
+
+def _opened(path: Path) -> tuple[int | None, bool]:
+    """The file, and whether it is new."""
+    try:
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | FLAGS, 0o666), True
+    except FileExistsError:
+        pass
+    try:
+        return os.open(path, os.O_RDWR | FLAGS), False
+    except FileNotFoundError:  # removed in between
+        return None, False
+
+
+def _inherited(path: Path) -> int | None:
+    """Without flock: the lock of a process that is gone, which only one of many can inherit.
+
+    They all try to make a file of the same name, and who makes it looks once more: the lock may
+    have been inherited before. Then that file takes the lock's place.
+    """
+    last = _signed(path)
+    if last is None or not _gone(last):
+        return None
+    heir = path.with_name(f"{LOCK}.{last.process}")
+    try:
+        descriptor = os.open(heir, os.O_RDWR | os.O_CREAT | os.O_EXCL | FLAGS, 0o666)
+    except FileExistsError:
+        return None
+    if _signed(path) == last:
+        _sign(descriptor)
+        os.replace(heir, path)
+        return descriptor
+    os.close(descriptor)
+    heir.unlink()
+    return None
+
+
+def _is_at(path: Path, descriptor: int) -> bool:
+    try:
+        return os.path.samestat(os.stat(path, follow_symlinks=False), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
+
+
+def _gone(last: Holder) -> bool:
+    """Whether a process of this machine is over; of another machine's nothing is known."""
+    if not last.process or last.host != _host():
+        return False
+    try:
+        os.kill(last.process, 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:  # another user's, and alive
+        pass
+    return False
+
+
+# What stands in the file
+
+
+def _host() -> str:
+    return literal(platform.node())
+
+
+def _sign(descriptor: int) -> None:
+    now = datetime.now().astimezone().isoformat()
+    signature = {"host": _host(), "process": os.getpid(), "since": now}
+    with suppress(OSError):  # a full disk: the lock is held all the same
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, json.dumps(signature).encode() + b"\n", 0)
+
+
+def _signed(path: Path) -> Holder | None:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | FLAGS)
+    except OSError:
+        return None
+    try:
+        return _read(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _read(descriptor: int) -> Holder:
+    """What the file says; somebody unknown where it was damaged, or is being written."""
+    try:
+        found = json.loads(os.pread(descriptor, READ, 0))
+        host, process = found["host"], found["process"]
+    except (OSError, ValueError, RecursionError, KeyError, TypeError):
+        return Holder()
+    if not isinstance(host, str) or type(process) is not int or not 0 < process < 1 << 31:
+        return Holder()
+    return Holder(literal(host[:255]).replace("\n", " "), process, _time(found.get("since")))
+
+
+def _time(text: Any) -> datetime | None:
+    try:
+        return datetime.fromisoformat(text).astimezone()
+    except (ValueError, TypeError, OverflowError):
+        return None

@@ -1,0 +1,102 @@
+"""What the steps of a run did: losses, tokens, time, memory; read now and then, not every step."""
+
+import resource
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regard.data.batch import Batch, Feed
+from regard.models.transformer import Transformer
+from regard.training.throughput import work
+
+
+class Meter:
+    """Counts what the steps since the last report did, without waiting for the device."""
+
+    def __init__(self, module: Transformer, feed: Feed, steps: int, peak: float) -> None:
+        self.work = work(module)
+        self.feed, self.steps_in_all, self.peak = feed, steps, peak
+        self.device = module.embed.tokens.weight.device
+        self.tokens = 0  # read in all, sources too, padding not
+        self.pauses = 0.0  # seconds in all
+        self.taken = 0  # steps in all, since this process began
+        self._reset()
+
+    def _reset(self) -> None:
+        self.loss = torch.zeros((), device=self.device)  # summed over the steps that counted
+        self.valid = torch.zeros((), dtype=torch.int64, device=self.device)  # their targets
+        self.norm = torch.zeros((), device=self.device)
+        self.steps = self.positions = self.real = 0
+        self.flops = self.stall = 0.0
+        self.clock, self.away = time.perf_counter(), 0.0
+
+    def add(
+        self, total: Tensor, norm: Tensor, good: Tensor, parts: Sequence[Batch], valid: int
+    ) -> None:
+        """One step: its summed loss, the gradient's norm, and whether the update was made."""
+        nothing = torch.zeros_like(total)
+        self.loss = self.loss + torch.where(good, total, nothing)
+        self.valid = self.valid + valid * good
+        self.norm = norm
+        self.steps += 1
+        self.taken += 1
+        for part in parts:
+            self.flops += self._flops(part)
+            self.positions += part.positions
+            self.real += part.real_tokens
+            self.tokens += part.real_tokens
+
+    def _flops(self, part: Batch) -> float:
+        tokens, width = part.tokens.numel(), part.tokens.shape[1]
+        if part.source is None:
+            return self.work.step(tokens, width)
+        return self.work.step(tokens, width, part.source.numel(), part.source.shape[1])
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """A stretch of time that is not training."""
+        float(self.loss)  # waits: what was asked of the device before belongs to training
+        begin = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.away += time.perf_counter() - begin
+            self.pauses += time.perf_counter() - begin
+
+    def stalled(self, seconds: float) -> None:
+        """Training stood still so long while a checkpoint was copied; it counts as training."""
+        self.stall += seconds
+
+    def read(self, step: int) -> dict[str, Any]:
+        """The figures since the last report, and forget them; waits for the device."""
+        valid = float(self.valid)
+        seconds = max(time.perf_counter() - self.clock - self.away, 1e-9)
+        left = self.steps_in_all - step
+        figures = {
+            "loss": float(self.loss) / valid if valid else float("nan"),
+            "gradient_norm": float(self.norm),
+            "tokens": self.tokens,
+            "tokens_per_second": self.real / seconds,
+            "share_of_peak": self.flops / seconds / self.peak,
+            "memory": memory(self.device),
+            "epoch": round(self.feed.epoch(step), 4),
+            "seconds_left": left
+            * (seconds / max(self.steps, 1) + self.pauses / max(self.taken, 1)),
+        }
+        if self.stall:
+            figures["stalled"] = round(self.stall, 4)
+        if self.real < self.positions:
+            figures["padding"] = 1 - self.real / self.positions
+        self._reset()
+        return figures
+
+
+def memory(device: torch.device) -> int:
+    """The most bytes held so far: the device's, or the process's."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -1,0 +1,294 @@
+"""How runs stand, told from what is on disk: settings, the lock, checkpoints, the log's end.
+
+Nothing is loaded whole that may be large, and nothing that is damaged is fatal: a listing of runs
+must not fail because of one of them.
+"""
+
+import json
+import math
+import os
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from regard.errors import RegardError
+from regard.training.lock import Holder, holder
+from regard.training.log import LOG, NOT_FINITE
+from regard.training.recipes import BESIDE
+from regard.training.runs import RUN
+from regard.training.settings import Settings
+
+Word = Literal[
+    "running",
+    "finished",
+    "stopped early",
+    "interrupted",
+    "killed",
+    "failed",
+    "not begun",
+    "damaged",
+]
+ENDS: dict[str, Word] = {  # reasons of an `end`
+    "finished": "finished",
+    "stopped early": "stopped early",
+    "interrupted": "interrupted",
+    "failed": "failed",
+}
+BLOCK, MOST = 1 << 18, 1 << 23  # bytes of a log that are read at once, and in all
+LARGEST = 1 << 22  # bytes of a run.toml; a thousand files with long names take a tenth
+DEPTH = 4  # folders below each other in which runs are looked for
+
+
+@dataclass(frozen=True)
+class State:
+    """How one run stands."""
+
+    folder: Path
+    word: Word
+    reason: str  # why it failed or is damaged
+    step: int
+    steps: int | None  # to do in all
+    best_loss: float | None
+    best_step: int | None
+    model: str
+    data: tuple[str, ...]
+    updated: float  # seconds since 1970
+    size: int  # bytes
+    holder: Holder | None
+    checkpoints: tuple[int, ...]  # their steps, the oldest first
+
+    @property
+    def can_go_on(self) -> bool:
+        return self.word in ("interrupted", "killed", "failed") and bool(self.checkpoints)
+
+
+def states(folder: Path) -> list[State]:
+    """All runs in a folder, or that one run, the last changed first."""
+    found: dict[str, Path] = {}
+    for path in _runs(folder, DEPTH):
+        found.setdefault(os.path.realpath(path), path)  # a link may lead to one of them
+    return sorted(map(state, found.values()), key=lambda s: (-s.updated, str(s.folder)))
+
+
+def _runs(folder: Path, depth: int) -> Iterator[Path]:
+    if _is_run(folder):
+        yield folder
+        return
+    try:
+        inner = sorted(os.scandir(folder), key=lambda e: (e.is_symlink(), e.name)) if depth else []
+    except OSError:  # no folder, or not ours to read
+        return
+    for entry in inner:
+        path = folder / entry.name
+        if entry.name.startswith(".") or not entry.is_dir():
+            continue
+        if not entry.is_symlink():
+            yield from _runs(path, depth - 1)
+        elif _is_run(path):  # else it may lead round in a circle
+            yield path
+
+
+def _is_run(folder: Path) -> bool:
+    return os.path.isfile(folder / RUN)  # unlike pathlib's, False where it may not be asked
+
+
+def state(folder: Path) -> State:
+    """How a run stands."""
+    settings, reason = _settings(folder / RUN)
+    held = holder(folder)  # before the log: a run that ends says so, then lets go of its lock
+    told, saved = _told(folder / LOG), _checkpoints(folder)
+    if reason or told.damage:
+        word: Word = "damaged"
+    elif held:
+        word = "running"
+    elif told.last or saved:
+        word = ENDS.get(str(told.end.get("reason")), "killed")
+    else:
+        word = "not begun"
+    return State(
+        folder=folder,
+        word=word,
+        reason=reason or told.damage or _message(told.end),
+        step=told.step or 0,
+        steps=settings.training.steps if settings else _whole(told.start.get("steps")),
+        best_loss=told.best_loss,
+        best_step=told.best_step,
+        model=settings.model.preset if settings else str(told.start.get("model", "")),
+        data=settings.data.train if settings else (),
+        updated=_updated(folder),
+        size=_size(folder),
+        holder=held,
+        checkpoints=saved,
+    )
+
+
+# What stands in the folder
+
+
+def _settings(path: Path) -> tuple[Settings | None, str]:
+    """What a run was begun with, or what is wrong with that."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(LARGEST + 1)
+        if len(content) > LARGEST:
+            return None, f"{path} is too large to be a run's"
+        found = tomllib.loads(content.decode("utf-8"))
+        tables = {key: value for key, value in found.items() if key not in BESIDE}
+        return Settings().changed(tables, str(path)), ""
+    except RegardError as error:
+        return None, str(error).replace("\n  -", ";")
+    except OSError as error:
+        return None, f"cannot read {path}: {error.strerror}"
+    except (ValueError, RecursionError) as error:  # bad UTF-8 is a ValueError too
+        return None, f"{path} is not readable TOML: {error}"
+
+
+def _checkpoints(folder: Path) -> tuple[int, ...]:
+    """The steps of the checkpoints; half of one has another name."""
+    try:
+        names = [entry.name for entry in os.scandir(folder / "checkpoints") if entry.is_dir()]
+    except OSError:
+        return ()
+    return tuple(sorted(int(name) for name in names if re.fullmatch("[0-9]{1,18}", name)))
+
+
+def _updated(folder: Path) -> float:
+    return max(_modified(folder / name) for name in (RUN, LOG, "checkpoints"))
+
+
+def _modified(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def _size(folder: Path) -> int:
+    """The bytes of all files; what goes while it is counted does not count."""
+    total = 0
+    for where, _, names in os.walk(folder):
+        for name in names:
+            try:
+                total += os.lstat(os.path.join(where, name)).st_size
+            except OSError:
+                continue
+    return total
+
+
+# What the log says
+
+
+@dataclass
+class Told:
+    """What is known of a log's end, read backwards."""
+
+    last: Mapping[str, Any] = field(default_factory=dict)  # the last event
+    start: Mapping[str, Any] = field(default_factory=dict)  # the last of its kind, if it was seen
+    step: int | None = None
+    best_loss: float | None = None
+    best_step: int | None = None
+    damage: str = ""
+    reach: float = math.inf  # the step that training went back to later
+    known: bool = False  # which was the best
+
+    @property
+    def end(self) -> Mapping[str, Any]:
+        """The event that ended it, if that is the last."""
+        return self.last if self.last.get("event") == "end" else {}
+
+    def take(self, event: Mapping[str, Any]) -> None:
+        """One event more, which comes before those taken."""
+        self.last = self.last or event
+        kind, step = event.get("event"), _whole(event.get("step"))
+        if kind == "back":
+            step = _whole(event.get("to"))
+        if kind == "start":
+            self.start = self.start or event
+        elif self.step is None:
+            self.step = step
+        if kind in ("back", "resume") and step is not None:
+            self.reach = min(self.reach, step)
+        self._take_best(kind, event, step)
+
+    def _take_best(self, kind: Any, event: Mapping[str, Any], step: int | None) -> None:
+        if self.known:
+            return
+        loss = _finite(event.get("loss"))
+        if kind == "end":
+            step, loss = _whole(event.get("best_step")), _finite(event.get("best_loss"))
+            self.known = not step  # nothing was ever validated
+        elif kind != "validation" or event.get("best") is not True:
+            return
+        if step and step <= self.reach and loss is not None:
+            self.best_loss, self.best_step, self.known = loss, step, True
+
+
+def _told(path: Path) -> Told:
+    """Read a log from its end, as far as needed."""
+    told = Told()
+    if not os.path.lexists(path):
+        return told
+    if not os.path.isfile(path):  # a pipe would wait for ever
+        told.damage = f"{path} is no file"
+        return told
+    try:
+        _take(path, told)
+    except OSError as error:
+        told.damage = f"cannot read {path}: {error.strerror}"
+    return told
+
+
+def _take(path: Path, told: Told) -> None:
+    seen = 0
+    for line in _backwards(path):
+        seen += 1
+        event = _event(line)
+        if event is not None:
+            told.take(event)
+        elif not told.last and seen > 1:  # what a kill may tear has no newline behind it
+            told.damage = f"{path} ends in a line that is no event"
+        if told.damage or (told.known and told.step is not None):
+            return
+    if not seen and path.stat().st_size:
+        told.damage = f"{path} ends in a line that is too long to be an event"
+
+
+def _backwards(path: Path) -> Iterator[bytes]:
+    """Lines from the last (what stands behind the last newline) as far back as `MOST` bytes."""
+    with path.open("rb") as file:
+        place = file.seek(0, os.SEEK_END)
+        least, rest = max(0, place - MOST), b""
+        while place > least:
+            begin = max(least, place - BLOCK)
+            file.seek(begin)
+            rest, *lines = (file.read(place - begin) + rest).split(b"\n")
+            yield from reversed(lines)
+            place = begin
+        if not least:
+            yield rest
+
+
+def _event(line: bytes) -> dict[str, Any] | None:
+    try:
+        event = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(event, dict):
+        return None
+    return {key: NOT_FINITE.get(v, v) if isinstance(v, str) else v for key, v in event.items()}
+
+
+def _whole(value: Any) -> int | None:
+    return value if type(value) is int and 0 <= value < 1 << 63 else None
+
+
+def _finite(value: Any) -> float | None:
+    good = type(value) in (int, float) and abs(value) < 1e300  # a whole number may be larger
+    return float(value) if good else None
+
+
+def _message(end: Mapping[str, Any]) -> str:
+    return str(end.get("message", "")) if end.get("reason") == "failed" else ""

@@ -1,0 +1,103 @@
+"""Runs small enough to be broken a hundred times: how they are started, and what they leave."""
+
+import random
+import time
+from pathlib import Path
+
+from nursery import Nursery
+
+from regard.storage import TensorFolder
+from regard.training import log
+from regard.training.checkpoints import Checkpoint, stored_steps
+
+STEPS = 24
+COMMON = (
+    "model.layers=1",
+    "model.width=16",
+    "model.heads=2",
+    "model.hidden=32",
+    "model.dropout=0.1",
+    "training.context=16",
+    "training.rows=2",
+    "training.ema=0.9",
+    "training.checkpoint_every=4",
+    "training.validate_every=6",
+    "training.log_every=1",
+    "training.device=cpu",
+)
+TEXT = "the cat sat on a mat and saw some dogs run after one red ball in an old park"
+WORDS = TEXT.split()
+
+
+def language_model(folder: Path) -> list[str]:
+    more = ["training.tokens_per_step=64", "tokenizer.vocabulary=290", "training.average=2"]
+    return ["text", "--model", "gpt2-tiny", "--tokenizer", "bpe", *_set(*more)]
+
+
+def masked_model(folder: Path) -> list[str]:
+    more = ["training.tokens_per_step=64", "optimizer.kind=muon", "training.spike=6"]
+    return ["text", "--model", "bert-tiny", "--tokenizer", "char", *_set(*more)]
+
+
+def translator(folder: Path) -> list[str]:
+    more = ["training.tokens_per_step=96", "tokenizer.dropout=0.1", "training.label_smoothing=0.1"]
+    pairs = ["--pairs", "a.txt", "b.txt", "--tokenizer", "bpe"]
+    return [*pairs, "--model", "transformer-tiny", *_set(*more, "tokenizer.vocabulary=290")]
+
+
+def _set(*changes: str) -> list[str]:
+    return ["--set", *COMMON, *changes]
+
+
+KINDS = {"text": language_model, "gaps": masked_model, "pairs": translator}
+
+
+def made(folder: Path, kind: str) -> list[str]:
+    """A folder with something to learn from, and the command that learns it."""
+    folder.mkdir(parents=True)
+    rng = random.Random(0)
+    lines = [" ".join(rng.choices(WORDS, k=rng.randint(3, 9))) for _ in range(60)]
+    (folder / "text").mkdir()
+    for part in range(3):
+        (folder / "text" / f"{part}.txt").write_text("\n".join(lines[part::3]) + "\n")
+    (folder / "a.txt").write_text("\n".join(lines) + "\n")
+    (folder / "b.txt").write_text("\n".join(line[::-1] for line in lines) + "\n")
+    return ["train", *KINDS[kind](folder), "--steps", str(STEPS), "--out", "run"]
+
+
+class Whole:
+    """What an unbroken run left."""
+
+    def __init__(self, nursery: Nursery, folder: Path, kind: str) -> None:
+        command, begin = made(folder, kind), time.monotonic()
+        ended = nursery.run(folder, *command)
+        assert ended.code == 0, ended.out
+        self.seconds = time.monotonic() - begin
+        self.operations = ended.operations
+        self.left = left(folder / "run")
+        assert [e for e in log.read(folder / "run") if e["event"] == "step"][-1]["epoch"] > 1.1
+
+
+def left(run: Path) -> dict[str, object]:
+    """All that two runs must have alike, to the bit."""
+    events = log.read(run)
+    assert events[-1]["event"] == "end"
+    return {
+        **kept(run),
+        "orders": {e["step"]: e["order"] for e in events if e["event"] == "step"},
+        "validations": {e["step"]: e["loss"] for e in events if e["event"] == "validation"},
+        "reason": events[-1]["reason"],
+    }
+
+
+def kept(run: Path) -> dict[str, object]:
+    """The same without what the log tells."""
+    last = stored_steps(run)[-1]
+    names = ("model.safetensors", "optimizer.safetensors")
+    files = {name: (run / "checkpoints" / str(last) / name).read_bytes() for name in names}
+    return {
+        "last": last,
+        **files,
+        "weights": {name: t.tolist() for name, t in TensorFolder(run).items()},
+        "order": Checkpoint(run / "checkpoints" / str(last)).place.order,
+    }

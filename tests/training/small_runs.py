@@ -1,0 +1,26 @@
+"""A run of a few kilobytes with everything that a run has."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from regard.models.transformer import build
+from regard.text.learning import learn
+from regard.training import runs
+from regard.training.log import Log
+from regard.training.settings import ModelSettings, Settings
+
+TEXT = "some letters to learn"
+
+
+def small_run(folder: Path) -> None:
+    tiny = {"width": 16, "heads": 2, "hidden": 32, "context": 24, "layers": 1}
+    tokenizer = learn("char", [TEXT + "\n "])
+    decided = Settings().changed({"training": {"context": 24, "tokens_per_step": 96}}, "test")
+    settings = replace(decided, model=ModelSettings("gpt2-tiny", tiny))
+    config = runs.config_for(settings.model, tokenizer, tokenizer)
+    runs.write_run(folder, settings, config, [tokenizer], "digest", {"training": {"steps": 3}})
+    runs.write_weights(folder, dict(build(config).named_parameters()))
+    log = Log(folder)
+    for step in range(3):
+        log.write({"event": "step", "step": step, "loss": 2.5 / (step + 1)})
+    log.close()
