@@ -116,7 +116,7 @@ def _interruptible(texts: Iterable[str], work: Callable[[Iterator[str]], None]) 
     process that ends while one is inside the library is aborted.
     """
     raised: list[BaseException] = []
-    left = threading.Event()
+    left, done = threading.Event(), threading.Event()
 
     def until_left() -> Iterator[str]:
         for text in texts:
@@ -129,15 +129,16 @@ def _interruptible(texts: Iterable[str], work: Callable[[Iterator[str]], None]) 
             work(until_left())
         except BaseException as error:
             raised.append(error)
+        finally:
+            done.set()
 
-    worker = threading.Thread(target=worked)
-    worker.start()
+    threading.Thread(target=worked).start()
     try:
-        while worker.is_alive():
-            worker.join(0.05)
+        while not done.wait(0.05):
+            pass
     finally:
         left.set()
-        worker.join()
+        done.wait()
     if raised:
         raise raised[0]
 

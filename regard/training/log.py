@@ -62,6 +62,8 @@ class Log(Sink):
         self.path = Path(folder) / LOG
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
+            if self.path.is_symlink():
+                raise ValueError("it is a link, and what it leads to would be cut off")
             if kept is not None and self.path.exists():
                 os.truncate(self.path, min(kept, self.path.stat().st_size))
             _mend(self.path)

@@ -21,7 +21,7 @@ LOOP = "regard.training.loop:Loop"
 PHASES = {
     "reading": {"where": "regard.training.setup:gather", "seconds": LONG},
     # Called by the learner for each text that it takes.
-    "learning tokens": {"where": "regard.text.learning:cut", "seconds": LONG},
+    "learning tokens": {"where": "regard.text.learning:cut", "seconds": SHORT},
     "encoding": {"where": "regard.data.tokens:_Preparation._encode", "seconds": SHORT},
     "caching": {"where": "regard.data.tokens:_Writer.add", "seconds": LONG},
     "beginning the folder": {"where": "regard.training.runs:write_together", "seconds": LONG},

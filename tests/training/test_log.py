@@ -106,3 +106,12 @@ def test_several_sinks_all_hear_and_all_close_even_when_one_fails():
     with pytest.raises(OSError, match="disk full"):
         sinks.close()
     assert all(part.closed for part in parts)
+
+
+def test_a_link_in_place_of_the_log_leaves_what_it_leads_to_alone(tmp_path):
+    (tmp_path / "precious.txt").write_text("all of it")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "log.jsonl").symlink_to(tmp_path / "precious.txt")
+    with pytest.raises(RegardError, match="it is a link"):
+        Log(tmp_path / "run", 0)
+    assert (tmp_path / "precious.txt").read_text() == "all of it"
