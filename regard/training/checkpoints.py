@@ -73,12 +73,19 @@ def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
+class NewerError(RegardError):
+    """A checkpoint that a later version wrote, which is no damage."""
+
+
 class Checkpoint:
     """A checkpoint on disk, read as far as one asks."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         found = unsealed(path / PLACE)
+        written = found.get("format")
+        if isinstance(written, int) and written > FORMAT:
+            raise NewerError(f"{path} was written by a newer version of regard; go on with that")
         try:
             if found["format"] != FORMAT:
                 raise RegardError(f"its format is {found['format']!r}, which is not known here")
@@ -187,6 +194,8 @@ def sound(folder: Path) -> tuple[list[Checkpoint], list[str]]:
                 raise RegardError(f"{path} says that it is of step {one.place.step}")
             one.verify()
             found.append(one)
+        except NewerError:
+            raise
         except RegardError as error:
             aside = path.with_name(f"{step}{DAMAGED}")
             shutil.rmtree(aside, ignore_errors=True)

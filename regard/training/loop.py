@@ -233,8 +233,8 @@ class Loop:
             "stop": "",
         }[on_fault]
         raise RegardError(
-            f"{what} at step {first}{how}; lower optimizer.peak or lengthen schedule.warmup (the "
-            f"log and the checkpoints before it are in {self.job.folder})"
+            f"{what} at step {first}{how}; lower optimizer.peak or lengthen schedule.warmup in a "
+            f"new run, or go on from {self.job.folder} with another training.on_fault"
         )
 
     def _back(self) -> None:

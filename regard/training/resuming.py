@@ -14,13 +14,16 @@ from regard.training.settings import Settings
 Flat = dict[str, Any]  # "table.key": value
 STEPS = "training.steps"
 DATA = ("data.train", "data.valid")  # judged by what they hold, not by where it lies
-# What changes neither the weights nor the data, so that a run may go on with other values.
+# What changes neither the weights nor the data, or only where a fault would end the run, so that it
+# may go on with other values.
 FREE = (
     "training.device",
     "training.distribution",
     "training.keep",
     "training.log_every",
+    "training.on_fault",
     "training.sample_every",
+    "training.spike",
     "training.tensorboard",
 )
 

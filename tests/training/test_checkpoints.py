@@ -201,7 +201,7 @@ def test_a_name_that_is_no_file_of_a_checkpoint_is_not_opened(tmp_path, name, mo
 
 
 WRONGS = {
-    "format": [2, "1", None],
+    "format": [0, "1", None],
     "place": [[], None, "4", 4, {}],
     "about": [None, 5, "x", ["x"]],
     "files": [None, [], 5, {}, {"model": []}, {"model": 5, "optimizer": []}, {"model": None}],
@@ -216,6 +216,14 @@ def test_what_is_of_another_kind_than_it_should_be_is_told(tmp_path, key, value)
     folder = written(tmp_path, 4)
     rewritten(folder, **{key: value})
     assert re.search(r"place\.json is damaged: ", broken(folder))
+
+
+def test_what_a_newer_version_wrote_is_no_damage_and_stays(tmp_path):
+    folder = written(tmp_path, 4)
+    rewritten(folder, format=2)
+    with pytest.raises(RegardError, match="written by a newer version"):
+        sound(tmp_path)
+    assert folder.is_dir()
 
 
 @pytest.mark.parametrize("key", WRONGS)

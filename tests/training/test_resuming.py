@@ -102,7 +102,7 @@ def test_the_same_settings_agree_and_those_that_were_resolved_are_gone_on_with(r
         (["data.pairs=true"], [], "data.pairs is True here and False there"),
         (["data.held_out=0.2"], [], "data.held_out is 0.2 here and 0.1 there"),
         (["training.average=3"], [], "training.average is 3 here and 0 there"),
-        (["training.on_fault=back"], [], "training.on_fault is 'back' here and 'skip' there"),
+        (["training.masked=0.2"], [], "training.masked is 0.2 here and 0.15 there"),
         (["training.precision=bf16"], [], "training.precision is 'bf16' here and 'auto' there"),
         (["training.rows=4"], [], "training.rows is 4 here and 0 there"),
     ],
@@ -140,6 +140,8 @@ CHANGED = {
     "training.distribution": "fsdp",
     "training.keep": 7,
     "training.log_every": 3,
+    "training.on_fault": "back",
+    "training.spike": 6.0,
     "training.sample_every": -1,
     "training.tensorboard": True,
 }
