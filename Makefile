@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 help:
 	@echo "make test   set up, then check style, types, imports, and run all tests"
 	@echo "make demo   set up, then see a small model learn Python and complete a few lines"
-	@echo "make soak   kill training at 100 random moments, and compare how it ends (half an hour)"
+	@echo "make soak   kill training at 100 random moments, and compare how it ends (a minute or two)"
 	@echo "make bench  measure against peers (minutes; see docs/measurements.md)"
 
 # What users run needs only the run-time dependencies; the tests need the rest too.
