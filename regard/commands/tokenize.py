@@ -17,8 +17,8 @@ from regard.text.learning import learn
 from regard.text.sources import find, pieces
 from regard.text.tokenizer import KINDS, Tokenizer
 from regard.training.runs import TOKENIZER
-from regard.training.setup import LEARN_FROM, vocabulary_for
 from regard.training.stages import Stages
+from regard.training.vocabularies import LEARN_FROM, vocabulary_for
 
 COLOURS = tuple(
     f"white on {name}" for name in ("grey23", "dark_green", "dark_blue", "dark_red", "purple4")

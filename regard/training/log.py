@@ -102,7 +102,7 @@ def read(path: str | Path) -> list[dict[str, Any]]:
     try:
         with opened(path) as file:
             for number, line in enumerate(iter(lambda: file.readline(LONGEST), b""), start=1):
-                event = _parsed(line)
+                event = parsed(line)
                 if event is not None:
                     events.append(event)
                 elif line.endswith(b"\n") or len(line) == LONGEST:
@@ -115,7 +115,7 @@ def read(path: str | Path) -> list[dict[str, Any]]:
     return events
 
 
-def _parsed(line: bytes) -> dict[str, Any] | None:
+def parsed(line: bytes) -> dict[str, Any] | None:
     """An event, or None for what is not a whole one; no beginning of an object is an object."""
     try:
         event = json.loads(line)
@@ -144,7 +144,7 @@ def _mend(path: Path) -> None:
     torn = tail[tail.rfind(b"\n") + 1 :]
     if len(torn) == LONGEST:
         raise ValueError("its last line is too long for an event; move the file away")
-    if torn and _parsed(torn) is None:
+    if torn and parsed(torn) is None:
         os.truncate(path, end - len(torn))
     elif torn:
         with path.open("ab") as file:

@@ -1,8 +1,6 @@
 """From settings to a job: data read, tokenizer learned, model built, every "auto" decided."""
 
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,11 +14,10 @@ from regard.data.buckets import Buckets
 from regard.data.pairs import EncodedPairs, PairTexts, encode_pairs, gather_pairs
 from regard.data.stream import MaskedStream, Stream
 from regard.data.texts import Texts, gather
-from regard.data.tokens import Tokens, cache_folder, prepare
+from regard.data.tokens import Tokens, prepare
 from regard.errors import RegardError
 from regard.models.config import TransformerConfig
 from regard.models.transformer import build, usable
-from regard.storage import no_room, replacing
 from regard.text.dropout import Dropout
 from regard.text.learning import learn
 from regard.text.tokenizer import Kind, Tokenizer
@@ -32,10 +29,10 @@ from regard.training.optimizers import peak_for
 from regard.training.precision import Precision, choose, computing
 from regard.training.runs import config_for
 from regard.training.schedules import warmup
-from regard.training.settings import Settings, TokenizerSettings
+from regard.training.settings import Settings
 from regard.training.stages import Stages
+from regard.training.vocabularies import tokenizer_for, vocabulary_for
 
-LEARN_FROM = 100_000_000  # characters a tokenizer learns from at most, spread over the corpus
 OFTEN = 50  # steps between validations, at least: a pass over what is held out takes a while
 JUDGED_BY = {"tokens": 1000, "pairs": 50}  # fewer held out tell little
 PLACES = 8  # rows of text that should at least be there to learn from
@@ -138,7 +135,7 @@ def _text(settings: Settings, stages: Stages, known: Sequence[Tokenizer]) -> _Ma
     wanted = settings.tokenizer
     kind: Kind = "bpe" if wanted.kind == "auto" else wanted.kind
     wanted = replace(wanted, kind=kind, vocabulary=wanted.vocabulary or vocabulary_for(kind, size))
-    tokenizer = known[0] if known else _tokenizer(wanted, texts, stages)
+    tokenizer = known[0] if known else tokenizer_for(wanted, texts, stages)
     wanted = replace(wanted, kind=tokenizer.kind)  # a file has its own
     with stages.stage("encoding", size) as progress:
         parts = prepare(texts, tokenizer, progress)
@@ -185,16 +182,6 @@ def _context_for(tokens: int) -> int:
     return context
 
 
-def vocabulary_for(kind: Kind, characters: int) -> int:
-    """How many tokens a text of this size can teach: BPE's merges need examples."""
-    if kind != "bpe":
-        return 0
-    vocabulary = 512
-    while vocabulary < 32768 and vocabulary * 512 < characters:
-        vocabulary *= 2
-    return vocabulary
-
-
 def _described(texts: Texts, train: Tokens, valid: Tokens, tokenizer: Tokenizer) -> dict[str, str]:
     files = len(texts.files)
     return {
@@ -232,48 +219,6 @@ def _little(count: int, what: str) -> list[str]:
     if not 0 < count < JUDGED_BY[what]:
         return []
     return [f"only {count:,} {what} are held out: the figures over them say little"]
-
-
-def _tokenizer(settings: TokenizerSettings, texts: Texts, stages: Stages) -> Tokenizer:
-    """The tokenizer named in a file, or one learned from the training part, kept for next time."""
-    if settings.file:
-        return Tokenizer.load(Path(settings.file))
-    name = f"1 {settings.kind} {settings.vocabulary} {texts.digest}"
-    key = hashlib.blake2b(name.encode(), digest_size=16).hexdigest()
-    kept = cache_folder() / f"tokenizer-{key}.json"
-    if (known := _known(kept)) is not None:
-        return known
-    assert settings.kind != "auto"
-    size = min(texts.census.characters, LEARN_FROM)
-    with stages.stage(f"learning {settings.kind} tokens", size) as progress:
-        found = learn(
-            settings.kind, texts.texts("train", LEARN_FROM), settings.vocabulary, progress
-        )
-    try:
-        found.save(kept)
-        with replacing(_seal(kept)) as partial:
-            partial.write_text(found.fingerprint)
-    except OSError as error:
-        needed = len(found.spelled().encode())
-        raise RegardError(
-            f"cannot keep the tokenizer in {kept.parent}: "
-            f"{no_room(error, kept.parent, needed)}; set REGARD_CACHE to a folder with room"
-        ) from None
-    return found
-
-
-def _known(kept: Path) -> Tokenizer | None:
-    """A tokenizer that was kept; a damaged one is as good as none."""
-    with suppress(RegardError, OSError, ValueError):
-        known = Tokenizer.load(kept)
-        if _seal(kept).read_text() == known.fingerprint:
-            return known
-    return None
-
-
-def _seal(kept: Path) -> Path:
-    """Where the fingerprint of a kept tokenizer stands."""
-    return kept.with_suffix(".seal")
 
 
 def pairs_of(settings: Settings) -> PairTexts:

@@ -4,7 +4,6 @@ Nothing is loaded whole that may be large, and nothing that is damaged is fatal:
 must not fail because of one of them.
 """
 
-import json
 import math
 import os
 import re
@@ -16,7 +15,7 @@ from typing import Any, Literal
 
 from regard.errors import RegardError
 from regard.training.lock import Holder, holder
-from regard.training.log import LOG, NOT_FINITE
+from regard.training.log import LOG, parsed
 from regard.training.recipes import BESIDE
 from regard.training.runs import RUN
 from regard.training.settings import Settings
@@ -245,7 +244,7 @@ def _take(path: Path, told: Told) -> None:
     seen = 0
     for line in _backwards(path):
         seen += 1
-        event = _event(line)
+        event = parsed(line)
         if event is not None:
             told.take(event)
         elif not told.last and seen > 1:  # what a kill may tear has no newline behind it
@@ -269,16 +268,6 @@ def _backwards(path: Path) -> Iterator[bytes]:
             place = begin
         if not least:
             yield rest
-
-
-def _event(line: bytes) -> dict[str, Any] | None:
-    try:
-        event = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(event, dict):
-        return None
-    return {key: NOT_FINITE.get(v, v) if isinstance(v, str) else v for key, v in event.items()}
 
 
 def _whole(value: Any) -> int | None:

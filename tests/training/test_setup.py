@@ -13,7 +13,8 @@ from regard.models.transformer import build
 from regard.text.learning import learn
 from regard.training.runs import config_for
 from regard.training.settings import Settings
-from regard.training.setup import PLACES, _rows, device_for, plan, vocabulary_for
+from regard.training.setup import PLACES, _rows, device_for, plan
+from regard.training.vocabularies import vocabulary_for
 
 WORDS = ("the", "a", "cat", "dog", "sat", "ran", "on", "under", "mat", "tree", "and", "then", "it")
 AUTO = {"auto", "", 0}
@@ -244,7 +245,7 @@ def test_a_tokenizer_from_a_file_is_used_as_it_is(tmp_path, pairs):
 def test_a_learned_tokenizer_is_kept_for_next_time(tmp_path, monkeypatch):
     wanted = settings([text(tmp_path / "a.txt", 500)])
     first = plan(wanted).tokenizers[0]
-    monkeypatch.setattr("regard.training.setup.learn", None)  # it could not be learned again
+    monkeypatch.setattr("regard.training.vocabularies.learn", None)  # it could not be learned again
     assert plan(wanted).tokenizers[0].fingerprint == first.fingerprint
 
 
