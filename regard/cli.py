@@ -15,14 +15,18 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from regard.commands.embed import Embed
 from regard.commands.evaluate import Evaluate
+from regard.commands.fill import Fill
 from regard.commands.generate import Generate
 from regard.commands.models import Describe, Models
 from regard.commands.plot import Plot
 from regard.commands.recipes import Recipes
 from regard.commands.runs import Runs
+from regard.commands.score import Score
 from regard.commands.tokenize import LearnTokenizer, Tokenize
 from regard.commands.train import Train
+from regard.commands.translate import Translate
 from regard.errors import RegardError, nearest
 from regard.training.signals import WORDS, StoppedError
 
@@ -37,6 +41,10 @@ COMMANDS: dict[str, Callable[..., Command]] = {
     "train": Train,
     "evaluate": Evaluate,
     "generate": Generate,
+    "translate": Translate,
+    "score": Score,
+    "fill": Fill,
+    "embed": Embed,
     "plot": Plot,
     "runs": Runs,
     "recipes": Recipes,

@@ -13,7 +13,8 @@ from rich.console import Console
 from rich.text import Text
 
 from regard.commands.train import describe, train
-from regard.decoding.sampling import continued
+from regard.decoding.settings import Sampling
+from regard.decoding.writing import continued
 from regard.errors import RegardError
 from regard.training import recipes
 from regard.training.runs import Run, open_run
@@ -66,7 +67,8 @@ def run(console: Console, changes: tuple[str, ...], folder: Path) -> None:
 def completion(run: Run, prompt: str) -> str:
     """What the model writes behind a prompt, up to the end of a line or two."""
     ids = run.tokenizer.encode(prompt).tolist()
-    written = list(continued(run.module, ids, NEW_TOKENS, temperature=0.4, top=20))
+    asked = Sampling(limit=NEW_TOKENS, temperature=0.4, top_k=20)
+    written = list(continued(run.module, ids, asked))
     text = run.tokenizer.decode(written)
     return "\n".join(text.split("\n")[:2]).rstrip()
 

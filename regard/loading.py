@@ -1,19 +1,31 @@
-"""A model in hand: loaded from a run or a folder, looked at, saved again."""
+"""A model in hand: loaded from a run or a folder, written with, saved again."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from torch import Tensor
 
+from regard.decoding.continuing import Continuation, Written, continue_all, search_all
+from regard.decoding.embedding import Pool, embedded
+from regard.decoding.filling import Filling, filled
+from regard.decoding.scoring import Score, scored
+from regard.decoding.settings import TARGET, TEXT, Beam, Sampling, Signs
+from regard.decoding.speaker import Given, Speaker
+from regard.decoding.translating import Translation, translated
 from regard.errors import RegardError
 from regard.interchange.huggingface import load_folder, save_folder
 from regard.models.config import TransformerConfig
+from regard.models.int8 import quantise
 from regard.models.transformer import Transformer, usable
 from regard.text.tokenizer import Tokenizer
-from regard.training.runs import is_run, open_run
+from regard.training.runs import Run, is_run, open_run
 
+USUAL = Sampling()
 TYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
 
@@ -30,14 +42,151 @@ class Model:
     def config(self) -> TransformerConfig:
         return self.module.config
 
+    @cached_property
+    def speaker(self) -> Speaker:
+        """The model as searches know it."""
+        signs = _signs(self.extra, self.config) if self.tokenizer is None else signs_of(self.config)
+        return Speaker(self.module.eval(), signs, self.tokenizer, self.source_tokenizer)
+
+    def generate(
+        self,
+        prompts: Given | Sequence[str],
+        *,
+        n: int = 1,
+        max_tokens: int = 200,
+        temperature: float = 1.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        min_p: float = 0.0,
+        repetition_penalty: float = 1.0,
+        banned: Sequence[int] = (),
+        seed: int = 0,
+        logprobs: int | None = None,
+        stop: Iterable[str] = (),
+        beam: Beam | int = 0,
+        draft: "Model | None" = None,
+    ) -> list[Written]:
+        """Continue a prompt (text or token ids), or several texts; `n` times each, side by side.
+
+        An encoder–decoder takes them as sources. Settings are those of `decoding.Sampling`; `stop`
+        strings end a text and are left out. `beam` > 0 searches instead of drawing and gives its
+        `n` best. `draft` is a smaller model of the same vocabulary that proposes tokens.
+        """
+        given = _several(prompts)
+        if beam:
+            found = (
+                Beam(beams=beam, n_best=n, banned=tuple(banned)) if isinstance(beam, int) else beam
+            )
+            answers = search_all(self.speaker, given, found, max_tokens)
+            return [one for answer in answers for one in answer]
+        asked = Sampling(
+            max_tokens,
+            temperature,
+            top_k,
+            top_p,
+            min_p,
+            repetition_penalty,
+            tuple(banned),
+            seed,
+            logprobs,
+        )
+        return self.stream(given, asked, n=n, stop=stop, draft=draft).whole()
+
+    def stream(
+        self,
+        prompts: Given | Sequence[Given],
+        asked: Sampling | Sequence[Sampling] = USUAL,
+        *,
+        n: int = 1,
+        stop: Iterable[str] = (),
+        draft: "Model | None" = None,
+        ahead: int = 4,
+    ) -> Continuation:
+        """The same as it is written: iterate for `Piece`s; settings for all, or for each prompt."""
+        mate = None if draft is None else draft.speaker
+        given = _several(prompts)
+        return continue_all(self.speaker, given, asked, n=n, stop=stop, draft=mate, ahead=ahead)
+
+    def translate(
+        self, texts: str | Iterable[Given], beam: Beam | int = 5, *, rows: int = 32, limit: int = 0
+    ) -> list[Translation]:
+        """The best translation of each text, in order; a single text gives a list of one."""
+        return [best[0] for best in self.translations(texts, beam, rows=rows, limit=limit)]
+
+    def translations(
+        self,
+        texts: str | Iterable[Given],
+        beam: Beam | int = 5,
+        *,
+        rows: int = 32,
+        limit: int = 0,
+        prefix: Given = "",
+    ) -> Iterator[list[Translation]]:
+        """For each text its `n_best`, as they come: 64 batches of `rows` are read at a time."""
+        lines = [texts] if isinstance(texts, str) else texts
+        chosen = Beam(beams=beam) if isinstance(beam, int) else beam
+        return translated(self.speaker, lines, chosen, rows=rows, limit=limit, prefix=prefix)
+
+    def score(
+        self, texts: str | Sequence[Given], sources: str | Sequence[Given] | None = None
+    ) -> list[Score]:
+        """The log-probability of each text, given its source where the model reads one."""
+        read = None if sources is None else _several(sources)
+        return scored(self.speaker, _several(texts), sources=read)
+
+    def fill(self, text: str, top: int = 5) -> Filling:
+        """What an encoder puts where `[mask]` stands."""
+        return filled(self.speaker, text, top)
+
+    def embed(self, texts: str | Sequence[Given], pool: Pool = "mean") -> Tensor:
+        """A vector for each text, (texts, width)."""
+        return embedded(self.speaker, _several(texts), pool=pool)
+
+
+def _several(given: Given | Sequence[Given]) -> list[Given]:
+    """One text, or the ids of one, or several of them."""
+    if isinstance(given, Tensor | np.ndarray):
+        given = given.tolist()
+    if isinstance(given, str) or (len(given) and isinstance(given[0], int)):
+        return [given]  # type: ignore[list-item]
+    return list(given)  # type: ignore[arg-type]
+
+
+def signs_of(config: TransformerConfig) -> Signs:
+    """What the first ids mean to a model that was trained here."""
+    return TARGET if config.kind == "encoder-decoder" else TEXT
+
+
+def _signs(extra: Mapping[str, Any], config: TransformerConfig) -> Signs:
+    """What a config.json says of its vocabulary; a plain module has the signs of a run."""
+    ends = extra.get("eos_token_id")
+    if ends is None:
+        return signs_of(config)
+    several = tuple(ends) if isinstance(ends, list) else (int(ends),)
+    both = config.kind == "encoder-decoder"
+    pad = extra.get("pad_token_id")
+    begin = extra.get("decoder_start_token_id" if both else "bos_token_id")
+    never = (int(pad),) if pad is not None and pad not in several else ()
+    return Signs(several[0] if begin is None else int(begin), several, never)
+
+
+def speaker_of(run: Run) -> Speaker:
+    """A run as searches know it."""
+    source = run.source_tokenizer if run.config.kind == "encoder-decoder" else None
+    return Speaker(run.module, signs_of(run.config), run.tokenizer, source)
+
 
 def load(
-    path: str | Path, device: torch.device | str = "cpu", dtype: torch.dtype | None = None
+    path: str | Path,
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype | None = None,
+    int8: bool = False,
 ) -> Model:
     """Load a run, or a Hugging Face folder of the GPT-2, BERT, Llama, T5 or Marian family.
 
-    `load(path).module(tokens)` gives logits; for encoder–decoders
-    `m.module(target, memory=m.module.encode(source))`. `dtype` None keeps the stored type.
+    `load(path).generate("Once")` writes, and so on; `load(path).module(tokens)` gives logits, for
+    encoder–decoders `m.module(target, memory=m.module.encode(source))`. `dtype` None keeps the
+    stored type; `int8` keeps the weights of all products in eight bits.
     """
     folder = _path(path)
     if not is_folder(folder):
@@ -50,9 +199,10 @@ def load(
     if is_run(folder):
         run = open_run(folder, usable(device))
         source = run.source_tokenizer if run.config.kind == "encoder-decoder" else None
-        return Model(run.module.to(dtype), {}, run.tokenizer, source)
+        module = run.module.to(dtype)
+        return Model(quantise(module) if int8 else module, {}, run.tokenizer, source)
     module, extra = load_folder(folder, usable(device), dtype)
-    return Model(module, extra)
+    return Model(quantise(module) if int8 else module, extra)
 
 
 def _path(given: object) -> Path:

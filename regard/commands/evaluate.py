@@ -17,6 +17,7 @@ from regard.data import tasks
 from regard.data.buckets import Buckets
 from regard.data.pairs import (
     Counts,
+    EncodedPairs,
     Pair,
     clean,
     encode_pairs,
@@ -25,7 +26,9 @@ from regard.data.pairs import (
 )
 from regard.data.texts import gather
 from regard.data.tokens import prepare
+from regard.decoding.settings import Beam
 from regard.errors import Problems, RegardError
+from regard.models.int8 import quantise
 from regard.training.evaluation import Scores, accounted, compare, measure, rules, translations
 from regard.training.objectives import Objective, objective_for
 from regard.training.precision import Precision
@@ -34,6 +37,7 @@ from regard.training.setup import device_for, pairs_of, stream, unknown_in_pairs
 
 Names = tuple[str, ...]
 ROWS = 32  # computed at once
+RESAMPLES = 1000  # test sets drawn anew, for the interval of BLEU
 
 
 @dataclass(frozen=True)
@@ -61,6 +65,10 @@ class Evaluate:
     """The same as DATA, for pairs."""
     beam: Annotated[int, tyro.conf.arg(metavar="N")] = 1
     """Hypotheses kept while translating; 1 is greedy."""
+    length_penalty: Annotated[float, tyro.conf.arg(metavar="X")] = 1.0
+    """Hypotheses are ranked by log-probability / tokens ** X."""
+    int8: Annotated[bool, tyro.conf.arg(help_behavior_hint="")] = False
+    """Weights in eight bits; the perplexity is compared with that of the weights as they are."""
     tokenised: Annotated[bool, tyro.conf.arg(help_behavior_hint="")] = False
     """The text is tokenised already: BLEU counts what stands between blanks."""
     written: Annotated[str, tyro.conf.arg(metavar="FILE", help_behavior_hint="")] = ""
@@ -73,9 +81,14 @@ class Evaluate:
     def run(self, console: Console) -> None:
         run = open_run(Path(self.path), device_for(self.device))
         given = self._given(run)
+        plain = self._loss(run, given) if self.int8 else None
+        if self.int8:
+            run = replace(run, module=quantise(run.module))
         scores, warnings = (
             self._pairs(run, given) if run.settings.data.pairs else evaluate_text(run, given)
         )
+        if plain is not None:
+            scores = replace(scores, rules=f"{scores.rules}; int8 weights: {change(plain, scores)}")
         notes = Console(stderr=True) if self.json else console
         for warning in warnings:
             notes.print(Text(f"note: {warning}", "yellow"), soft_wrap=self.json)
@@ -83,6 +96,13 @@ class Evaluate:
             print(json.dumps(figures(scores), allow_nan=False))
         else:
             show(scores, " ".join(self.data or self.pairs) or "held out", console)
+
+    def _loss(self, run: Run, given: Names) -> Scores:
+        """The run's loss with its weights as they are."""
+        if not run.settings.data.pairs:
+            return evaluate_text(run, given)[0]
+        pairs = self._encoded(run, given)[0]
+        return _measured(run, pairs)
 
     def _given(self, run: Run) -> Names:
         """The data to evaluate on, if any; what does not suit the run is told before the work."""
@@ -100,7 +120,8 @@ class Evaluate:
             check_writable(Path(self.written))
         return readable(self.data or self.pairs)
 
-    def _pairs(self, run: Run, given: Names) -> tuple[Scores, list[str]]:
+    def _encoded(self, run: Run, given: Names) -> tuple[EncodedPairs, Counts]:
+        """The pairs to evaluate on."""
         texts, counts = _pair_texts(run, given)
         if not texts and not given:
             raise RegardError("the run held nothing out; name some pairs to evaluate it on")
@@ -109,19 +130,37 @@ class Evaluate:
         pairs = encode_pairs(texts, run.source_tokenizer, run.tokenizer, run.config.context - 1)
         if not len(pairs):
             raise RegardError(f"every pair is longer than the model's context {run.config.context}")
-        objective = objective_for(run.config, pairs=True)
-        feed = Buckets(pairs, pairs, tokens=1 << 30)
-        scores = measure(run.module, objective, feed.held_out(ROWS))
-        written = translations(run.module, pairs, run.tokenizer, beams=self.beam, rows=ROWS)
+        return pairs, counts
+
+    def _pairs(self, run: Run, given: Names) -> tuple[Scores, list[str]]:
+        pairs, counts = self._encoded(run, given)
+        scores = _measured(run, pairs)
+        beam = Beam(beams=self.beam, length_penalty=self.length_penalty)
+        written = translations(run.module, pairs, run.tokenizer, beam=beam, rows=ROWS)
         if self.written:
             _write(Path(self.written), written)
-        scores = compare(scores, written, [pair.target for pair in pairs.texts], self.tokenised)
+        gold = [pair.target for pair in pairs.texts]
+        scores = compare(scores, written, gold, self.tokenised, RESAMPLES)
+        objective = objective_for(run.config, pairs=True)
         scores = replace(scores, rules=pair_rules(objective, self.beam))
         return scores, [
             *counts.sentences(),
             *pairs.counts.sentences(run.config.context - 1),
             *unknown_in_pairs(pairs, "evaluated"),
         ]
+
+
+def _measured(run: Run, pairs: EncodedPairs) -> Scores:
+    feed = Buckets(pairs, pairs, tokens=1 << 30)
+    return measure(run.module, objective_for(run.config, pairs=True), feed.held_out(ROWS))
+
+
+def change(before: Scores, after: Scores) -> str:
+    """What became of the perplexity."""
+    return (
+        f"perplexity {before.perplexity:,.4f} -> {after.perplexity:,.4f} "
+        f"({after.perplexity / before.perplexity - 1:+.3%})"
+    )
 
 
 def _write(path: Path, lines: Sequence[str]) -> None:
@@ -184,6 +223,11 @@ def evaluate_text(
     return replace(scores, rules=rules(objective, context)), warnings
 
 
+def _bleu(scores: Scores) -> str:
+    margin = "" if scores.bleu_margin is None else f" ± {scores.bleu_margin:.2f}"
+    return f"{scores.bleu:.2f}{margin}"
+
+
 def show(scores: Scores, title: str, console: Console) -> None:
     """A small table of figures, and below it how they were counted."""
     table = Table(box=None, header_style="bold", pad_edge=False)
@@ -192,7 +236,7 @@ def show(scores: Scores, title: str, console: Console) -> None:
         "perplexity": f"{scores.perplexity:,.2f}",
         "bits/byte": None if scores.bits_per_byte is None else f"{scores.bits_per_byte:.4f}",
         "accuracy": None if scores.accuracy is None else f"{scores.accuracy:.1%}",
-        "BLEU": None if scores.bleu is None else f"{scores.bleu:.2f}",
+        "BLEU": None if scores.bleu is None else _bleu(scores),
         "chrF": None if scores.chrf is None else f"{scores.chrf:.2f}",
         "exact": None if scores.exact is None else f"{scores.exact:.1%}",
         "tokens": f"{scores.tokens:,}",

@@ -1,200 +1,284 @@
-"""`regard generate`: what a run writes."""
+"""`regard generate`: what a model writes behind a prompt, as it comes."""
 
-import codecs
+import json
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import chain
-from pathlib import Path
-from typing import Annotated
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
 
-import torch
 import tyro
 from rich.console import Console
-from rich.text import Text
 
 from regard.commands.names import STREAM, standard_input
-from regard.data.batch import padded
-from regard.data.pairs import EncodedPairs, Pair, encode_pairs
-from regard.decoding.beam import translate
-from regard.decoding.sampling import continued
-from regard.errors import Problems, RegardError
+from regard.commands.printing import note, put
+from regard.decoding.continuing import Continuation, Piece, Written
+from regard.decoding.settings import Beam, Sampling
+from regard.decoding.streaming import checked_stops
+from regard.errors import RegardError
+from regard.loading import Model, load
 from regard.text.damage import mended
-from regard.text.specials import BOS, EOS, MASK, SPECIALS
 from regard.text.tokenizer import Tokenizer
-from regard.training.formats import literal
-from regard.training.runs import Run, open_run
 from regard.training.setup import device_for
 
-USUAL = 200  # tokens of a text that is continued
-SEEDS = 1 << 63
+HELP = """Type a text and the model goes on from there; an empty line begins a new one.
+  :temperature 0.5   changes a setting (as do :max-tokens, :top-k, :top-p, :min-p, :seed, …)
+  :settings          shows them
+  :quit              ends, as Ctrl-D does"""
+CHANGEABLE: dict[str, type[int] | type[float]] = {
+    "n": int,
+    "max_tokens": int,
+    "temperature": float,
+    "top_k": int,
+    "top_p": float,
+    "min_p": float,
+    "repetition_penalty": float,
+    "seed": int,
+    "beam": int,
+    "length_penalty": float,
+}
 
 
 @dataclass(frozen=True)
 class Generate:
-    """Continue a text, translate one, or fill its <mask>s, as the run was trained to.
+    """Continue a text; a translator writes from it as its source.
 
-    $ regard generate runs/notes "Once upon"       goes on from there
-    $ regard generate runs/en-de - < en.txt        translates line by line
-    $ regard generate runs/gaps "the <mask> sat"   fills the gaps
+    $ regard generate runs/notes "Once upon"         goes on from there
+    $ regard generate runs/notes Once --n 3 --seed 7 three times: seeds 7, 8, 9
+    $ echo Once | regard generate runs/notes --json --logprobs 5
+    $ regard generate runs/notes                     asks for prompts
     """
 
     path: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")]
     """A run's folder."""
     prompt: Annotated[
-        tyro.conf.Positional[str],
-        tyro.conf.arg(metavar="PROMPT", help_behavior_hint="(default: the start of a text)"),
-    ] = ""
-    """The text to go on from; - reads standard input."""
-    tokens: Annotated[
-        int,
-        tyro.conf.arg(
-            metavar="N", help_behavior_hint="(default: 200; translating, by the source's length)"
-        ),
-    ] = 0
+        tyro.conf.Positional[str | None],
+        tyro.conf.arg(metavar="PROMPT", help_behavior_hint="(default: standard input)"),
+    ] = None
+    """The text to go on from; - reads standard input, "" begins a text."""
+    n: Annotated[int, tyro.conf.arg(metavar="N")] = 1
+    """So many texts, side by side; the i-th is drawn with seed + i."""
+    max_tokens: Annotated[int, tyro.conf.arg(metavar="N", aliases=["--tokens"])] = 200
     """At most so many are written, and no more than the model's context holds."""
     temperature: Annotated[float, tyro.conf.arg(metavar="T")] = 0.8
     """How freely tokens are drawn; 0 takes the most probable."""
-    top: Annotated[int, tyro.conf.arg(metavar="N")] = 0
+    top_k: Annotated[int, tyro.conf.arg(metavar="N", aliases=["--top"])] = 0
     """Draw among so many of the most probable tokens; 0: all."""
+    top_p: Annotated[float, tyro.conf.arg(metavar="P")] = 1.0
+    """Draw among the most probable that together have this probability."""
+    min_p: Annotated[float, tyro.conf.arg(metavar="P")] = 0.0
+    """Draw among those with at least this share of the most probable one's."""
+    repetition_penalty: Annotated[float, tyro.conf.arg(metavar="X")] = 1.0
+    """Above 1, tokens that stand in the text already become less probable."""
+    stop: Annotated[tuple[str, ...], tyro.conf.arg(metavar="TEXT…", help_behavior_hint="")] = ()
+    """End before any of these strings."""
     seed: Annotated[int, tyro.conf.arg(metavar="N")] = 0
     """What the draws follow from."""
-    beam: Annotated[int, tyro.conf.arg(metavar="N")] = 5
-    """Translating: hypotheses kept; 1 is greedy."""
+    beam: Annotated[int, tyro.conf.arg(metavar="N")] = 0
+    """Search with so many beams instead of drawing, and print the --n best."""
+    length_penalty: Annotated[float, tyro.conf.arg(metavar="X")] = 1.0
+    """Beam search ranks by log-probability / tokens ** X."""
+    logprobs: Annotated[
+        int | None, tyro.conf.arg(metavar="N", help_behavior_hint="(default: none)")
+    ] = None
+    """Each token's log-probability, and so many of the most probable ones beside it."""
+    draft: Annotated[str, tyro.conf.arg(metavar="RUN", help_behavior_hint="")] = ""
+    """A smaller model of the same vocabulary that proposes tokens: faster, same distribution."""
+    int8: Annotated[bool, tyro.conf.arg(help_behavior_hint="")] = False
+    """Weights in eight bits: smaller, on CPUs faster; `evaluate --int8` says what is lost."""
+    json: Annotated[bool, tyro.conf.arg(help_behavior_hint="")] = False
+    """One JSON object for each text, when all are written."""
     device: Annotated[str, tyro.conf.arg(metavar="NAME")] = "auto"
     """cpu, cuda, or what there is."""
 
     def run(self, console: Console) -> None:
-        self._check()
-        run = open_run(Path(self.path), device_for(self.device))
-        prompt = standard_input() if self.prompt == STREAM else self.prompt
-        if run.config.kind == "decoder":
-            self._continue(run, prompt)
-        elif run.config.kind == "encoder":
-            _print(filled(run, prompt) + "\n")
+        self._sampling()  # all that is wrong is told before anything is loaded
+        checked_stops(self.stop)
+        device = device_for(self.device)
+        model = load(self.path, device, int8=self.int8)
+        model.speaker.require("decoder", "encoder-decoder")
+        draft = load(self.draft, device, int8=self.int8) if self.draft else None
+        if self.prompt is None and sys.stdin.isatty():
+            Conversation(self, model, draft).run()
+            return
+        piped = self.prompt is None or self.prompt == STREAM
+        self.write(model, draft, standard_input() if piped else self.prompt or "")
+
+    def write(self, model: Model, draft: Model | None, prompt: str) -> None:
+        """One prompt's texts to standard output."""
+        self._warn(model, prompt)
+        if self.beam:
+            self._show(model, prompt, self._searched(model, prompt))
+            return
+        stream = model.stream([prompt], self._sampling(), n=self.n, stop=self.stop, draft=draft)
+        if self.json or self.logprobs is not None:
+            self._show(model, prompt, stream.whole())
         else:
-            self._translate(run, prompt)
+            self._print(stream, "" if model.speaker.reads else mended(prompt))
+        if stream.acceptance is not None:
+            note(f"the draft's proposals: {stream.acceptance:.1%} taken")
 
-    def _check(self) -> None:
-        """All that is wrong with the options, before anything is loaded or written."""
-        problems = Problems("generate")
-        for name in ("tokens", "temperature", "top", "seed"):
-            value = getattr(self, name)
-            problems.require(value >= 0, f"--{name} must not be negative, but is {value}")
-        problems.require(self.temperature < float("inf"), "--temperature must be finite")
-        problems.require(self.seed < SEEDS, f"--seed must be below {SEEDS}")
-        problems.require(self.beam > 0, f"--beam must be at least 1, not {self.beam}")
-        problems.report()
-
-    def _continue(self, run: Run, prompt: str) -> None:
-        """Write as it comes; only whole characters are printed."""
-        ids = run.tokenizer.encode(prompt).tolist()
-        limit = self.tokens or USUAL
-        kept = max(run.config.context - limit, run.config.context // 2, 1)
-        if len(ids) > kept:
-            _note(f"the prompt has {len(ids):,} tokens; the model goes on from the last {kept:,}")
-        if unknown := run.tokenizer.unknown(ids):
-            _note(f"{unknown:,} of the prompt's {len(ids):,} tokens are unknown to this run")
-        written = continued(
-            run.module, ids, limit, temperature=self.temperature, top=self.top, seed=self.seed
+    def _sampling(self) -> Sampling:
+        """The options as settings, which check themselves."""
+        if self.beam < 0:
+            raise RegardError(f"--beam must be 0 or more, not {self.beam}")
+        if self.n < 1:
+            raise RegardError(f"--n must be at least 1, not {self.n}")
+        if self.beam:
+            self._beam()
+        return Sampling(
+            limit=self.max_tokens,
+            temperature=self.temperature,
+            top_k=self.top_k,
+            top_p=self.top_p,
+            min_p=self.min_p,
+            repetition_penalty=self.repetition_penalty,
+            seed=self.seed,
+            logprobs=self.logprobs,
         )
-        _print(mended(prompt))
-        for text in characters(follow(run.tokenizer, ids, prompt, written)):
-            _print(text)
-        _print("\n")
 
-    def _translate(self, run: Run, prompt: str) -> None:
-        """A line for a line; an empty one stays empty."""
-        lines = [mended(line).strip() for line in prompt.split("\n")]
-        if not any(lines):
-            raise RegardError("there is nothing to translate; give a text, or - to read one")
-        given = [line for line in lines if line]
-        pairs = encode_pairs(
-            [Pair(line, "") for line in given], run.source_tokenizer, run.tokenizer
-        )
-        _check_lengths(run, lines, pairs)
-        sources = iter(pairs.sources)
-        device = run.module.embed.tokens.weight.device
-        for line in lines:
-            if line:
-                source, lengths = padded([next(sources)])
-                (found,) = translate(
-                    run.module,
-                    source.to(device),
-                    lengths.to(device),
-                    beams=self.beam,
-                    limit=self.tokens,
-                )
-                _print(run.tokenizer.decode(found).replace("\n", " "))
-            _print("\n")
+    def _beam(self) -> Beam:
+        for name in ("logprobs", "draft", "stop"):
+            if getattr(self, name) not in (None, "", ()):
+                raise RegardError(f"--{name} is for drawing; a beam search (--beam) has none")
+        return Beam(beams=self.beam, length_penalty=self.length_penalty, n_best=self.n)
 
+    def _searched(self, model: Model, prompt: str) -> list[Written]:
+        if model.speaker.reads:
+            raise RegardError("this model translates; `regard translate --beam` searches")
+        return model.generate([prompt], max_tokens=self.max_tokens, beam=self._beam())
 
-def _check_lengths(run: Run, lines: Sequence[str], pairs: EncodedPairs) -> None:
-    """Say which lines are too long before any is translated."""
-    problems = Problems("generate")
-    sources = iter(pairs.sources)
-    for number, line in enumerate(lines, 1):
-        size = len(next(sources)) if line else 0
-        problems.require(
-            size <= run.config.context,
-            f"line {number} has {size:,} tokens; this model reads at most {run.config.context:,}",
-        )
-    problems.report()
+    def _warn(self, model: Model, prompt: str) -> None:
+        """What a reader should know of the prompt."""
+        tokenizer = model.tokenizer if not model.speaker.reads else model.source_tokenizer
+        if tokenizer is None:
+            return
+        ids = tokenizer.encode(prompt).tolist()
+        if unknown := tokenizer.unknown(ids):
+            note(f"{unknown:,} of the prompt's {len(ids):,} tokens are unknown to this run")
 
+    def _print(self, stream: Continuation, before: str) -> None:
+        """Write as it comes: the first text at once, the others in their turn."""
+        for index, pieces in enumerate(in_turn(stream, self.n)):
+            put(("---\n" if index else "") + before)
+            end = None
+            for piece in pieces:
+                put(piece.text)
+                end = piece.end
+            put("\n")
+            if end == "room":
+                note("the model's context is full; a longer text needs a longer context")
 
-def follow(
-    tokenizer: Tokenizer, ids: Sequence[int], prompt: str, written: Iterable[int]
-) -> Iterator[bytes]:
-    """The bytes of each written token, as they stand behind the prompt and one another."""
-    before = [token for token in ids if token >= len(SPECIALS)][-1:]  # where words are joined
-    blank = prompt[-1:].isspace()
-    for token in written:
-        joined = tokenizer.decode_bytes([*before, token])[len(tokenizer.decode_bytes(before)) :]
-        yield joined.removeprefix(b" ") if blank and tokenizer.kind == "word" else joined
-        before, blank = [token], False
+    def _show(self, model: Model, prompt: str, texts: list[Written]) -> None:
+        """Whole texts, with their tokens if asked for."""
+        before = "" if model.speaker.reads else mended(prompt)
+        for index, one in enumerate(texts):
+            if self.json:
+                print(json.dumps(_facts(model.tokenizer, prompt, one), ensure_ascii=False))
+                continue
+            put(("---\n" if index else "") + before + one.text + "\n")
+            if self.logprobs is not None and model.tokenizer is not None:
+                put(_table(model.tokenizer, one))
 
 
-def characters(stream: Iterable[bytes]) -> Iterator[str]:
-    """Bytes as text, each character when all of it is there; what is no UTF-8 as U+FFFD."""
-    decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    for some in stream:
-        yield decoder.decode(some)
-    yield decoder.decode(b"", final=True)
+def in_turn(stream: Continuation, texts: int) -> Iterator[Iterator[Piece]]:
+    """The pieces of one text after the other, though all are written at the same time."""
+    waiting: list[list[Piece]] = [[] for _ in range(texts)]
+    coming = iter(stream)
+
+    def pieces(row: int) -> Iterator[Piece]:
+        while True:
+            while waiting[row]:
+                piece = waiting[row].pop(0)
+                yield piece
+                if piece.end is not None:
+                    return
+            new = next(coming, None)
+            if new is None:
+                return
+            waiting[new.row].append(new)
+
+    return (pieces(row) for row in range(texts))
 
 
-@torch.inference_mode()
-def filled(run: Run, text: str) -> str:
-    """The text with the most probable token at each <mask>."""
-    mask = SPECIALS[MASK]
-    if mask not in text:
-        raise RegardError(f'this run fills gaps: write {mask} where one is, e.g. "the {mask} sat"')
-    parts = text.split(mask)
-    if run.tokenizer.kind == "bpe":  # whose tokens begin with their blank: it is in the gap too
-        parts = [*(part.removesuffix(" ") for part in parts[:-1]), parts[-1]]
-    encoded = [run.tokenizer.encode(part).tolist() for part in parts]
-    ids = [BOS, *encoded[0], *chain(*([MASK, *part] for part in encoded[1:])), EOS]
-    if len(ids) > run.config.context:
-        raise RegardError(
-            f"the text has {len(ids):,} tokens; this model reads at most {run.config.context:,}"
-        )
-    tokens = torch.tensor([ids], device=run.module.embed.tokens.weight.device)
-    logits = run.module(tokens)[0]  # (positions, vocabulary)
-    logits[:, : len(SPECIALS)] = -torch.inf
-    gaps = logits[tokens[0] == MASK].argmax(-1).tolist()
-    pieces = [part.encode("utf-8", "surrogateescape") for part in parts]
-    fills = [run.tokenizer.decode_bytes([gap]) for gap in gaps]
-    whole = pieces[0] + b"".join(chain(*zip(fills, pieces[1:], strict=True)))
-    return whole.decode("utf-8", "replace")
+def _facts(tokenizer: Tokenizer | None, prompt: str, one: Written) -> dict[str, Any]:
+    """A text as JSON tells it."""
+    facts: dict[str, Any] = {
+        "prompt": mended(prompt),
+        "text": one.text,
+        "end": one.end,
+        "ids": one.ids,
+    }
+    if one.logprob is not None:
+        facts["logprob"] = one.logprob
+    if one.score is not None:
+        facts["score"] = one.score
+    if tokenizer is not None and any(token.logprob is not None for token in one.tokens):
+        facts["tokens"] = [
+            {
+                "piece": tokenizer.pieces([token.id])[0],
+                "logprob": token.logprob,
+                "top": [[tokenizer.pieces([other])[0], value] for other, value in token.top],
+            }
+            for token in one.tokens
+        ]
+    return facts
 
 
-def _print(text: str) -> None:
-    """Write at once; what a terminal would obey is spelled out on one."""
-    if sys.stdout.isatty():
-        text = "\t".join(literal(part) for part in text.split("\t"))
-    sys.stdout.write(text)
-    sys.stdout.flush()
+def _table(tokenizer: Tokenizer, one: Written) -> str:
+    """A line for each token: its piece, its log-probability, and the favourites."""
+    lines = []
+    for token in one.tokens:
+        top = "  ".join(f"{tokenizer.pieces([other])[0]} {value:.2f}" for other, value in token.top)
+        lines.append(f"{tokenizer.pieces([token.id])[0]}\t{token.logprob:.4f}\t{top}".rstrip())
+    return "\n".join(lines) + "\n"
 
 
-def _note(sentence: str) -> None:
-    console = Console(stderr=True)
-    console.print(Text(f"note: {sentence}", "yellow"), soft_wrap=not console.is_terminal)
+@dataclass
+class Conversation:
+    """A small prompt on a terminal."""
+
+    asked: Generate
+    model: Model
+    draft: Model | None
+
+    def run(self) -> None:
+        with suppress(ImportError):
+            import readline  # noqa: F401  (arrow keys and history, where Python has it)
+        print(HELP)
+        while True:
+            try:
+                line = input("\n> ")
+            except EOFError:
+                print()
+                return
+            try:
+                if line.strip() in (":quit", ":q", ":exit"):
+                    return
+                if line.startswith(":"):
+                    self._command(line[1:].split())
+                else:
+                    self.asked.write(self.model, self.draft, line)
+            except RegardError as error:
+                note(str(error))
+
+    def _command(self, words: list[str]) -> None:
+        known = {name.replace("_", "-"): name for name in CHANGEABLE}
+        if words == ["settings"]:
+            print(
+                "  ".join(f"{shown}={getattr(self.asked, name)}" for shown, name in known.items())
+            )
+        elif len(words) == 2 and words[0] in known:
+            changed = _changed(self.asked, known[words[0]], words[1])
+            changed._sampling()
+            self.asked = changed
+        else:
+            print(HELP)
+
+
+def _changed(asked: Generate, name: str, value: str) -> Generate:
+    try:
+        change: Any = {name: CHANGEABLE[name](value)}
+    except ValueError:
+        raise RegardError(f"{name.replace('_', '-')} must be a number, not {value!r:.40}") from None
+    return replace(asked, **change)

@@ -233,13 +233,13 @@ def _show_finished(folder: Path, console: Console) -> None:
 
 
 def _show_next(made: Plan, folder: Path, console: Console) -> None:
-    prompts = {"causal": "Once", "masked": "Once <mask> a time"}
-    prompt = prompts.get(made.objective.name, "a text")
-    if isinstance(made.feed, Buckets) and len(made.feed.valid):
-        prompt = made.feed.valid.texts[0].source
     run = shlex.quote(str(folder))
-    for line in (
-        f"\nnext: regard generate {run} {shlex.quote(prompt)}",
-        f"      regard plot {run}",
-    ):
+    use = {
+        "causal": f"regard generate {run} Once",
+        "masked": f"regard fill {run} 'Once [mask] a time'",
+    }.get(made.objective.name, "")
+    if isinstance(made.feed, Buckets):
+        texts = made.feed.valid.texts if len(made.feed.valid) else made.feed.train.texts
+        use = f"echo {shlex.quote(texts[0].source)} | regard translate {run}"
+    for line in (f"\nnext: {use}", f"      regard plot {run}"):
         console.print(Text(line, "dim"), soft_wrap=True)

@@ -1,112 +1,316 @@
-"""Writing the best target for a source: beam search over many rows at once (M21).
+"""Beam search (M21): the few best beginnings of each row, taken further together.
 
-One beam is greedy search. A hypothesis ends with `</s>` and is worth its log-probability over its
-length to the power `penalty`; a source is done when its best unfinished hypothesis, as long as it
-is now, is worth no more than the worst of its finished ones, of which there are as many as beams.
+The rules, which are those of the field:
+- At each step all tokens behind all beams of a row are ranked by their log-probability so far. An
+  end among the first `beams` of them is a finished hypothesis; the best `beams` that do not end go
+  on. So a finished hypothesis leaves its slot to an open one.
+- A hypothesis of n tokens, its end included, a given prompt not, is worth its
+  log-probability / n ** length_penalty, plus coverage_penalty · Σ log min(attention, 1) over the
+  source, where attention is what a position got in all steps together (Wu 2016). The best `beams`
+  finished ones are kept.
+- A row is done when it has that many and its best open hypothesis, as it stands, is worth no more
+  than the worst of them; or when the limit is reached, where what is open counts as finished.
+- Banned tokens are ruled out behind the softmax: a score is what the model says.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
+from regard.decoding.prefix import Prefix
+from regard.decoding.sampling import check_numbers
+from regard.decoding.settings import TARGET, Beam, Signs
 from regard.errors import RegardError
-from regard.models.attention import any_shape
-from regard.models.transformer import Transformer
-from regard.text.specials import BOS, EOS, MASK, PAD
+from regard.models.protocol import Memory, SequenceModel
 
-NEVER = (PAD, BOS, MASK)  # a target holds none of these
+BLOCK = 64  # tokens that `largest` looks at together
+Fate = Literal["kept", "ended", "dropped"]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One way to go on at one step of one row, as the record of a search tells it."""
+
+    parent: int  # which candidate that was kept at the step before; -1: the prompt
+    token: int
+    logprob: float  # of all tokens up to this one
+    worth: float  # with the penalties
+    coverage: float  # the part of the worth that the coverage penalty takes
+    fate: Fate
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """A whole answer."""
+
+    ids: list[int]  # without the end
+    logprob: float  # of all tokens, the end included
+    worth: float  # with the penalties: what hypotheses are ranked by
+    ended: bool  # else the limit came first
+    attention: Tensor | None = None  # (tokens and the end, source positions)
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a search brought for one row."""
+
+    hypotheses: list[Hypothesis]  # best first, at most n_best
+    tree: list[list[Candidate]] | None = None  # the candidates of each step, best first
+
+
+@dataclass(frozen=True)
+class Node:
+    """A token in the tree of hypotheses."""
+
+    token: int
+    logprob: float
+    parent: "Node | None"
+    look: tuple[int, int]  # step and row of the forward call that gave it
+    index: int = -1  # of the candidate that it is, for the record
+
+    def path(self) -> "list[Node]":
+        node: Node | None = self
+        found = []
+        while node is not None:
+            found.append(node)
+            node = node.parent
+        return found[::-1]
 
 
 @dataclass
-class Search:
-    """What was found for one source: ended hypotheses, best first, at most as many as beams."""
+class Row:
+    """One row's search: beams that are open, and what has been found."""
 
-    beams: int
+    number: int
     limit: int
-    found: list[tuple[float, list[int]]] = field(default_factory=list)
+    beams: list[Node | None] = field(default_factory=lambda: [None])  # by slot; None: the prompt
+    scores: list[float] = field(default_factory=lambda: [0.0])  # by slot; -inf: an empty one
+    found: list[tuple[float, Node]] = field(default_factory=list)  # best first
+    origins: list[int] = field(default_factory=list)  # which slot each slot goes on from
     done: bool = False
-
-    def take(self, worth: Sequence[float], written: Sequence[list[int]]) -> None:
-        """Look at the beams, best first, of which the last tokens are new."""
-        best_open = -torch.inf
-        for value, ids in zip(worth, written, strict=True):
-            if ids[-1] != EOS:
-                best_open = max(best_open, value)
-            elif value > -torch.inf:
-                self.found.append((value, ids[:-1]))
-        self.found.sort(key=lambda item: -item[0])
-        del self.found[self.beams :]
-        settled = len(self.found) == self.beams and self.found[-1][0] >= best_open
-        self.done = settled or best_open == -torch.inf or len(written[0]) == self.limit
-        if self.done and not self.found:  # nothing ended in time: the best as far as it got
-            self.found.append((worth[0], written[0]))
+    tree: list[list[Candidate]] = field(default_factory=list)
 
 
 @torch.inference_mode()
-@any_shape()
-def translate(
-    module: Transformer,
-    source: Tensor,
-    lengths: Tensor | Sequence[int],
+def search(
+    model: SequenceModel,
+    prompts: Sequence[Sequence[int]],
+    limits: Sequence[int],
+    beam: Beam,
     *,
-    beams: int = 1,
-    limit: int = 0,
-    penalty: float = 1.0,
-) -> list[list[int]]:
-    """The target ids of each source row, without `<s>` and `</s>`.
-
-    source (rows, positions), padded on the right, and its `lengths` (rows,). `limit` 0 allows
-    1.5 times the source and ten tokens more; `</s>` counts, and the context is never exceeded.
-    """
-    if beams < 1 or limit < 0:
-        raise RegardError(f"a search needs beams and a limit, not {beams} beams and limit {limit}")
-    rows, device = len(source), source.device
-    if not rows:
+    signs: Signs = TARGET,
+    device: torch.device | str = "cpu",
+    memory: Memory | None = None,
+) -> list[Found]:
+    """The best continuations of each prompt (at least one token) by at most `limits` tokens."""
+    if not len(prompts) == len(limits):
+        raise RegardError(f"{len(prompts)} prompts need as many limits, not {len(limits)}")
+    if not prompts:
         return []
-    read = torch.as_tensor(lengths).tolist()
-    limits = [min(limit or int(1.5 * size) + 10, module.config.context) for size in read]
-    searches = [Search(beams, most) for most in limits]
-    memory = module.encode(source, lengths)
-    state = module.start(rows, max(limits))
-    logits = module(torch.full((rows, 1), BOS, device=device), memory, state)[:, -1]
-    scores, tokens = _first(_allowed(logits), beams)  # (rows, beams)
-    state.reorder([row for row in range(rows) for _ in range(beams)])
-    written = tokens.reshape(-1, 1)  # (rows · beams, tokens so far)
-    while True:
-        scores = _judged(searches, written, scores, penalty)
-        if all(search.done for search in searches):
-            return [search.found[0][1] for search in searches]
-        logits = module(written[:, -1:], state=state)[:, -1]  # (rows · beams, vocabulary)
-        following = scores[..., None] + _allowed(logits).view(rows, beams, -1)
-        scores, flat = following.flatten(1).topk(beams, dim=-1)
-        vocabulary = logits.shape[-1]
-        origin = (flat // vocabulary + torch.arange(rows, device=device)[:, None] * beams).flatten()
-        state.reorder(origin.tolist())
-        written = torch.cat((written[origin], flat.view(-1, 1) % vocabulary), dim=1)
+    if min(limits) < 1:
+        raise RegardError(f"a search needs room for a token, not a limit of {min(limits)}")
+    room = max(len(prompt) + most for prompt, most in zip(prompts, limits, strict=True))
+    watch = beam.attention or beam.coverage_penalty > 0
+    prefix = Prefix.read(model, prompts, room, device, memory, watch=watch)
+    return _Search(prefix, beam, signs, limits).run()
 
 
-def _allowed(logits: Tensor) -> Tensor:
-    """Log-probabilities (..., vocabulary) with what a target never holds ruled out."""
-    logits = logits.float()
-    logits[..., list(NEVER)] = -torch.inf
-    return logits.log_softmax(-1)
+class _Search:
+    """Many rows, each with as many slots, in one state."""
+
+    def __init__(self, prefix: Prefix, beam: Beam, signs: Signs, limits: Sequence[int]) -> None:
+        self.prefix, self.beam, self.signs = prefix, beam, signs
+        self.rows = [Row(number, limit) for number, limit in enumerate(limits)]
+        self.open = list(self.rows)
+        self.looks: list[Tensor] = []  # by step: (rows of the state, source positions)
+        self.covered: Tensor | None = None  # (rows of the state, source positions), summed
+        self.length = 0  # tokens of every open hypothesis
+        vocabulary = prefix.logits.shape[-1]
+        if max(beam.banned, default=0) >= vocabulary:
+            raise RegardError(
+                f"banned token {max(beam.banned)} does not exist: there are {vocabulary:,} tokens"
+            )
+        banned = sorted({*(token for token in signs.never if token < vocabulary), *beam.banned})
+        if len(banned) == vocabulary:
+            raise RegardError("every token is banned, so nothing can be written")
+        self.banned = torch.tensor(banned, dtype=torch.long, device=prefix.device)
+
+    def run(self) -> list[Found]:
+        while self.open:
+            self.length += 1
+            self._look()
+            self._grow()
+            self._go_on()
+        self.prefix.state.free()
+        return [Found(self._hypotheses(row), row.tree or None) for row in self.rows]
+
+    def _look(self) -> None:
+        """Keep how the newest tokens looked at the source: the mean of the heads."""
+        newest = self.prefix.look  # (rows, layers, heads, source positions)
+        if newest is None:
+            return
+        look = alignment(newest)  # (rows, source positions)
+        self.looks.append(look)
+        self.covered = look if self.covered is None else self.covered + look
+
+    def _grow(self) -> None:
+        """Rank what may follow the beams of every open row, and choose."""
+        scores, parents, tokens = self._ranked()
+        coverage = self._coverage()
+        for index, row in enumerate(self.open):
+            slots = len(row.beams)
+            lost = coverage[index * slots : (index + 1) * slots] if coverage else [0.0] * slots
+            self._choose(index, row, scores[index], parents[index], tokens[index], lost)
+
+    def _ranked(self) -> tuple[list[list[float]], list[list[int]], list[list[int]]]:
+        """Log-probability so far, slot and token of the best candidates of each open row."""
+        logits = self.prefix.logits  # (rows · slots, vocabulary)
+        rows, slots = len(self.open), len(self.open[0].beams)
+        # Each beam may end in every way there is, and as many are still to go on.
+        wanted = (1 + max(1, len(self.signs.ends))) * self.beam.beams
+        wanted = min(wanted, slots * logits.shape[-1])
+        each = min(wanted, logits.shape[-1])
+        logprobs = logits.log_softmax(-1)
+        if len(self.banned):
+            logprobs[:, self.banned] = -torch.inf
+        values, indices = largest(logprobs, each)  # (rows · slots, each)
+        check_numbers(values)
+        scores = [row.scores for row in self.open]
+        so_far = torch.tensor(scores, dtype=logits.dtype, device=logits.device)
+        total = values.view(rows, slots, each) + so_far[..., None]
+        ranked = total.flatten(1).topk(wanted, dim=-1)  # (rows, wanted)
+        tokens = indices.view(rows, -1).gather(1, ranked.indices)
+        return ranked.values.tolist(), (ranked.indices // each).tolist(), tokens.tolist()
+
+    def _coverage(self) -> list[float] | None:
+        """What the coverage penalty takes from a hypothesis that ends now, by row of the state."""
+        if not self.beam.coverage_penalty or self.covered is None:
+            return None
+        # A position that was padding, or that nothing ever looked at, must not weigh without end.
+        real = self.covered > 0
+        logs = self.covered.clamp(min=1e-9, max=1.0).log().masked_fill(~real, 0.0)
+        return (self.beam.coverage_penalty * logs.sum(-1)).tolist()
+
+    def _choose(
+        self,
+        index: int,
+        row: Row,
+        scores: list[float],
+        parents: list[int],
+        tokens: list[int],
+        lost: list[float],
+    ) -> None:
+        """Put away what ends; let the best of the others go on."""
+        beams, last = self.beam.beams, self.length == row.limit
+        kept: list[tuple[int, Node]] = []
+        record: list[Candidate] = []
+        slots = len(row.beams)
+        for rank, (score, slot, token) in enumerate(zip(scores, parents, tokens, strict=True)):
+            if score == -torch.inf:
+                break  # the rest has no probability either
+            parent = row.beams[slot]
+            look = (self.length - 1, index * slots + slot)
+            node = Node(token, score, parent, look, len(record))
+            worth = score / self.length**self.beam.length_penalty + lost[slot]
+            fate: Fate = "dropped"
+            if token in self.signs.ends or last:
+                if rank < beams:
+                    row.found.append((worth, node))
+                    fate = "ended"
+            elif len(kept) < beams:
+                kept.append((slot, node))
+                fate = "kept"
+            if self.beam.record:
+                origin = parent.index if parent is not None else -1
+                record.append(Candidate(origin, token, score, worth, lost[slot], fate))
+        row.found.sort(key=lambda item: -item[0])
+        del row.found[beams:]
+        if self.beam.record:
+            row.tree.append(record)
+        best_open = kept[0][1].logprob if kept else -torch.inf
+        best_open /= self.length**self.beam.length_penalty
+        settled = len(row.found) == beams and row.found[-1][0] >= best_open
+        row.done = settled or not kept
+        row.origins, row.beams = _seated(kept, slots, beams)
+        row.scores = [-torch.inf if node is None else node.logprob for node in row.beams]
+
+    def _go_on(self) -> None:
+        """Rows that are done leave; the open beams take in their newest tokens."""
+        each = self.prefix.state.rows // len(self.open)  # slots until now
+        still = [(index * each, row) for index, row in enumerate(self.open) if not row.done]
+        self.open = [row for _, row in still]
+        if not still:
+            return
+        order = [first + origin for first, row in still for origin in row.origins]
+        self.prefix.state.reorder(order)
+        if self.covered is not None:
+            self.covered = self.covered[torch.tensor(order, device=self.covered.device)]
+        idle = self.signs.ends[0] if self.signs.ends else 0  # what an empty slot is given
+        beams = (node for row in self.open for node in row.beams)
+        self.prefix.follow([idle if node is None else node.token for node in beams])
+
+    def _hypotheses(self, row: Row) -> list[Hypothesis]:
+        return [self._whole(worth, node) for worth, node in row.found[: self.beam.n_best]]
+
+    def _whole(self, worth: float, last: Node) -> Hypothesis:
+        path = last.path()
+        ids = [node.token for node in path]
+        ended = last.token in self.signs.ends
+        attention = None
+        if self.beam.attention:
+            attention = torch.stack([self.looks[step][at] for step, at in (n.look for n in path)])
+        return Hypothesis(ids[:-1] if ended else ids, last.logprob, worth, ended, attention)
 
 
-def _first(following: Tensor, beams: int) -> tuple[Tensor, Tensor]:
-    """The best tokens to begin with, and their scores; beams beyond the vocabulary are dead."""
-    scores, tokens = following.topk(min(beams, following.shape[-1]), dim=-1)
-    missing = 0, beams - scores.shape[1]
-    return F.pad(scores, missing, value=-torch.inf), F.pad(tokens, missing, value=EOS)
+def _seated(
+    kept: Sequence[tuple[int, Node]], slots: int, beams: int
+) -> tuple[list[int], list[Node | None]]:
+    """Which slot each slot goes on from, and with what.
+
+    The first child of a beam keeps its slot, where the cache of its prefix lies already; only the
+    others have to be copied.
+    """
+    origins = [min(slot, slots - 1) for slot in range(beams)]
+    nodes: list[Node | None] = [None] * beams
+    moving = []
+    for slot, node in kept:
+        if nodes[slot] is None:
+            nodes[slot] = node
+        else:
+            moving.append((slot, node))
+    free = [slot for slot, node in enumerate(nodes) if node is None]
+    for place, (slot, node) in zip(free, moving, strict=False):
+        origins[place], nodes[place] = slot, node
+    return origins, nodes
 
 
-def _judged(searches: list[Search], written: Tensor, scores: Tensor, penalty: float) -> Tensor:
-    """Put away what ended; scores (rows, beams) that leave it no chance to go on."""
-    ids, beams = written.tolist(), scores.shape[1]
-    worth = (scores / written.shape[1] ** penalty).tolist()
-    for row, search in enumerate(searches):
-        if not search.done:
-            search.take(worth[row], ids[row * beams : (row + 1) * beams])
-    return scores.masked_fill(written[:, -1].view_as(scores) == EOS, -torch.inf)
+def largest(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The `count` largest of each row of values (rows, vocabulary), and where they are.
+
+    On a CPU the blocks that hold them are found first: 0.6 ms against 1.6 for eight of 10,000 in
+    128 rows.
+    """
+    rows, size = values.shape
+    if values.device.type != "cpu" or size < 4 * count * BLOCK:
+        plain = values.topk(count, dim=-1)
+        return plain.values, plain.indices
+    whole = size - size % BLOCK
+    blocks = values[:, :whole].unflatten(1, (-1, BLOCK))  # (rows, blocks, BLOCK)
+    chosen = blocks.amax(-1).topk(count, dim=-1).indices  # (rows, count)
+    inside = blocks.gather(1, chosen[..., None].expand(-1, -1, BLOCK))  # (rows, count, BLOCK)
+    places = chosen[..., None] * BLOCK + torch.arange(BLOCK)
+    rest = torch.arange(whole, size).expand(rows, -1)
+    best = torch.cat((inside.flatten(1), values[:, whole:]), dim=1).topk(count, dim=-1)
+    return best.values, torch.cat((places.flatten(1), rest), dim=1).gather(1, best.indices)
+
+
+def alignment(look: Tensor) -> Tensor:
+    """How a token looked at the source: (rows, layers, heads, positions) -> (rows, positions).
+
+    The mean of all heads of the upper half of the layers, which agrees best with what a lexicon of
+    Multi30k says, or nearly so (docs/measurements.md): the lower layers look elsewhere.
+    """
+    return look[:, look.shape[1] // 2 :].mean((1, 2))

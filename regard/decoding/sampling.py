@@ -1,63 +1,170 @@
-"""Continuing a text: feed back what was written, one token at a time (M21)."""
+"""Drawing the next token (M21): each row by its own settings, whatever its neighbours do."""
 
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from regard.decoding.settings import Sampling, Signs
 from regard.errors import RegardError
-from regard.models.attention import any_shape
-from regard.models.transformer import Transformer
-from regard.text.specials import BOS, EOS, MASK, PAD, UNK
 
-NEVER = (PAD, BOS, UNK, MASK)  # a text holds none of these
+# Of a vocabulary this many tokens are looked at first; they nearly always hold a top_p. A full sort
+# of 50,000 logits takes longer than all the rest of the choice.
+FIRST_LOOK = 1024
 
 
-@torch.inference_mode()
-def continued(
-    module: Transformer,
-    prompt: Sequence[int],
-    limit: int,
-    *,
-    temperature: float = 1.0,
-    top: int = 0,
-    seed: int = 0,
-) -> Iterator[int]:
-    """Token ids that follow a prompt, as they are written, until `</s>` or `limit`.
+@dataclass(frozen=True)
+class Columns:
+    """The settings of many rows, as columns (rows, 1) on the logits' device."""
 
-    Temperature 0 takes the most probable token; `top` > 0 draws among that many. A prompt that
-    leaves no room for `limit` tokens is cut at its beginning, at most to half of the model's
-    context, and writing ends where the context does.
-    """
-    if not 0 <= temperature < math.inf or top < 0 or limit < 0:
-        raise RegardError(
-            "temperature, top and the number of tokens must not be negative, nor without end"
+    asked: Sequence[Sampling]
+    temperature: Tensor
+    top_k: Tensor
+    top_p: Tensor
+    min_p: Tensor
+    penalty: Tensor
+    forbidden: Tensor  # (rows, vocabulary), True for what is never drawn
+
+    @classmethod
+    def of(
+        cls, asked: Sequence[Sampling], signs: Signs, vocabulary: int, device: torch.device
+    ) -> "Columns":
+        def column(name: str, dtype: torch.dtype = torch.float64) -> Tensor:
+            values = [[getattr(row, name)] for row in asked]
+            return torch.tensor(values, dtype=dtype).to(device)
+
+        forbidden = torch.zeros(len(asked), vocabulary, dtype=torch.bool)
+        forbidden[:, [token for token in signs.never if token < vocabulary]] = True
+        for row, settings in enumerate(asked):
+            strange = [token for token in settings.banned if token >= vocabulary]
+            if strange:
+                raise RegardError(
+                    f"banned token {strange[0]} does not exist: there are {vocabulary:,} tokens"
+                )
+            forbidden[row, list(settings.banned)] = True
+        if forbidden.all(-1).any():
+            raise RegardError("every token is banned, so nothing can be written")
+        most = torch.tensor([[min(row.top_k or vocabulary, vocabulary)] for row in asked])
+        return cls(
+            asked,
+            column("temperature"),
+            most.to(device),
+            column("top_p"),
+            column("min_p"),
+            column("repetition_penalty"),
+            forbidden.to(device),
         )
-    device = module.embed.tokens.weight.device
-    context = module.config.context
-    ids = [BOS, *prompt][-max(context - limit, context // 2, 1) :]
-    generator = torch.Generator().manual_seed(seed)
-    state = module.start(1, context)
-    new = torch.tensor([ids], device=device)
-    for _ in range(min(limit, context - len(ids) + 1)):
-        with any_shape():
-            logits = module(new, state=state)[0, -1].float().cpu()  # (vocabulary,)
-        token = choose(logits, temperature, top, generator)
-        if token == EOS:
-            return
-        yield token
-        new = torch.tensor([[token]], device=device)
+
+    def kept(self, rows: Sequence[int]) -> "Columns":
+        """Of the given rows."""
+        index = torch.tensor(rows, device=self.top_k.device)
+        columns = (
+            self.temperature,
+            self.top_k,
+            self.top_p,
+            self.min_p,
+            self.penalty,
+            self.forbidden,
+        )
+        return Columns([self.asked[row] for row in rows], *(column[index] for column in columns))
 
 
-def choose(logits: Tensor, temperature: float, top: int, generator: torch.Generator) -> int:
-    """One token id from logits (vocabulary,), which are changed."""
-    logits[list(NEVER)] = -torch.inf
-    if not temperature:
-        return int(logits.argmax())
-    if 0 < top < len(logits):
-        best = logits.topk(top)  # exactly so many, even among equals
-        logits = torch.full_like(logits, -torch.inf).scatter_(0, best.indices, best.values)
-    # In float64 and from the best downwards, so that no temperature makes numbers overflow.
-    weights = ((logits.double() - logits.max()) / temperature).softmax(-1)
-    return int(torch.multinomial(weights, 1, generator=generator))
+def distribution(logits: Tensor, columns: Columns, standing: Tensor | None = None) -> Tensor:
+    """What each row draws from: logits (rows, vocabulary) -> probabilities, in float64.
+
+    `standing` (rows, vocabulary) is True for the tokens that a row holds already, for the
+    repetition penalty. A temperature of 0 leaves one token, the first of equals.
+    """
+    check_numbers(logits.amax(-1))
+    scores = logits.double()
+    if standing is not None:
+        weighed = torch.where(scores > 0, scores / columns.penalty, scores * columns.penalty)
+        scores = torch.where(standing, weighed, scores)
+    scores = scores.masked_fill(columns.forbidden, -torch.inf)
+    best = scores.argmax(-1, keepdim=True)  # (rows, 1)
+    # From the best downwards, so that no temperature makes numbers overflow.
+    highest = scores.gather(-1, best)
+    if bool((highest == -torch.inf).any()):
+        raise RegardError("the model gives no probability to any token that may be written")
+    scores = scores - highest
+    greedy = columns.temperature == 0
+    scores = scores / torch.where(greedy, 1.0, columns.temperature)
+    keep = _kept_by_rank(scores, columns)
+    if keep is not None:
+        scores = scores.masked_fill(~keep, -torch.inf)
+    if any(row.min_p for row in columns.asked):
+        scores = scores.masked_fill(scores.exp() < columns.min_p, -torch.inf)  # the best has 1
+    probabilities = scores.softmax(-1)
+    chosen = torch.zeros_like(probabilities).scatter_(-1, best, 1.0)
+    return torch.where(greedy, chosen, probabilities)
+
+
+def _kept_by_rank(scores: Tensor, columns: Columns) -> Tensor | None:
+    """What top_k and top_p leave of scores (rows, vocabulary): True there; None for everything."""
+    vocabulary = scores.shape[-1]
+    filtering = [
+        row
+        for row, asked in enumerate(columns.asked)
+        if asked.temperature and (0 < asked.top_k < vocabulary or asked.top_p < 1)
+    ]
+    if not filtering:
+        return None
+    index = torch.tensor(filtering, device=scores.device)
+    some, top_k, top_p = scores[index], columns.top_k[index], columns.top_p[index]
+    whole = some.exp().sum(-1, keepdim=True)  # of what no top_k cuts
+    far = any(FIRST_LOOK < columns.asked[row].top_k < vocabulary for row in filtering)
+    for width in (vocabulary if far else min(FIRST_LOOK, vocabulary), vocabulary):
+        best = some.topk(width, dim=-1)  # best first
+        ranks = torch.arange(width, device=scores.device)
+        weights = best.values.exp().masked_fill(ranks >= top_k, 0.0)
+        there = weights.sum(-1, keepdim=True)
+        total = torch.where(top_k <= width, there, whole)
+        if width == vocabulary or bool(((top_k <= width) | (there >= top_p * total)).all()):
+            break
+    before = weights.cumsum(-1) - weights  # of all that are more probable
+    count = ((ranks < top_k) & (before < top_p * total)).sum(-1, keepdim=True)
+    kept = torch.ones_like(scores, dtype=torch.bool)
+    kept[index] = _best(some, count, best.values.gather(-1, count - 1))
+    return kept
+
+
+def _best(scores: Tensor, count: Tensor, least: Tensor) -> Tensor:
+    """Where the `count` (rows, 1) best of scores (rows, vocabulary) are, `least` being the last.
+
+    Of equals the first are taken: `topk` takes others with another width, that is, with other
+    neighbours, and half precision has many equals.
+    """
+    kept = scores >= least
+    if bool((kept.sum(-1, keepdim=True) > count).any()):
+        equal = scores == least
+        above = kept & ~equal
+        kept = above | (equal & (equal.cumsum(-1) <= count - above.sum(-1, keepdim=True)))
+    return kept
+
+
+def draw(probabilities: Tensor, uniform: Sequence[float]) -> list[int]:
+    """A token for each row of probabilities (rows, vocabulary), by a number in [0, 1) for each.
+
+    The token at which the sum, in the order of the vocabulary, passes that number: it depends on
+    the row alone.
+    """
+    sums = probabilities.cumsum(-1)
+    total = sums[:, -1:]
+    aim = torch.tensor(uniform, dtype=torch.float64).to(sums.device)[:, None] * total
+    index = (sums <= aim).sum(-1)  # (rows,)
+    # Rounding may carry the aim behind the last token that has any probability.
+    last = probabilities.shape[-1] - 1 - (probabilities > 0).flip(-1).int().argmax(-1)
+    return torch.minimum(index, last).tolist()
+
+
+def dice(seed: int) -> np.random.Generator:
+    """Where a row's random numbers come from."""
+    return np.random.default_rng(seed)
+
+
+def check_numbers(best: Tensor) -> None:
+    """Refuse a model that has gone mad, by the best of its logits: NaN and inf are above all."""
+    if bool(best.isnan().any()) or bool((best == torch.inf).any()):
+        raise RegardError("the model gives no numbers (NaN or infinity); its weights are damaged")

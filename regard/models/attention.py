@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from regard.errors import RegardError
+from regard.models.linear import Linear
 from regard.models.masks import Mask, Overlay, Span, lay
 from regard.models.positions import Turn
 
@@ -61,9 +62,9 @@ class Additive(Similarity):
 
     def __init__(self, query_width: int, key_width: int, hidden: int) -> None:
         super().__init__()
-        self.query = nn.Linear(query_width, hidden, bias=False)
-        self.key = nn.Linear(key_width, hidden)
-        self.score = nn.Linear(hidden, 1, bias=False)
+        self.query = Linear(query_width, hidden, bias=False)
+        self.key = Linear(key_width, hidden)
+        self.score = Linear(hidden, 1, bias=False)
 
     def forward(self, queries: Tensor, keys: Tensor) -> Tensor:
         # (..., queries, 1, hidden) + (..., 1, keys, hidden)
@@ -158,6 +159,24 @@ def _shaped(table: Tensor | None, queries: Tensor) -> Tensor | None:
     return table if table.dtype == torch.bool else table.to(queries.dtype)
 
 
+def _folded(queries: Tensor, sources: int) -> Tensor:
+    """The queries of rows that look at the same source, side by side, as those of one row.
+
+    So beams share the keys and values of their source. (rows, heads, new, width) ->
+    (sources, heads, rows / sources · new, width).
+    """
+    if len(queries) == sources:
+        return queries
+    return queries.unflatten(0, (sources, -1)).transpose(1, 2).flatten(2, 3)
+
+
+def _unfolded(folded: Tensor, rows: int) -> Tensor:
+    """What `_folded` put together, apart again: (rows, heads, new, any)."""
+    if len(folded) == rows:
+        return folded
+    return folded.unflatten(2, (rows // len(folded), -1)).transpose(1, 2).flatten(0, 1)
+
+
 class KeysValues(NamedTuple):
     """What attention looks at; each (rows, kv_heads, keys, head_width)."""
 
@@ -205,16 +224,16 @@ class Attention(nn.Module):
         self.head_width = head_width or width // heads
         mine, theirs = self.heads * self.head_width, self.kv_heads * self.head_width
         if source_width:
-            self.query = nn.Linear(width, mine, bias)
-            self.key_value = nn.Linear(source_width, 2 * theirs, bias)
+            self.query = Linear(width, mine, bias)
+            self.key_value = Linear(source_width, 2 * theirs, bias)
         else:
-            self.query_key_value = nn.Linear(width, mine + 2 * theirs, bias)
+            self.query_key_value = Linear(width, mine + 2 * theirs, bias)
         if normalise:
             self.query_norm = nn.RMSNorm(self.head_width, eps=normalise)
             self.key_norm = nn.RMSNorm(self.head_width, eps=normalise)
         self.normalise = bool(normalise)
         self.attend = Attend(similarity, dropout)
-        self.output = nn.Linear(mine, width, bias)
+        self.output = Linear(mine, width, bias)
 
     def forward(
         self,
@@ -223,29 +242,47 @@ class Attention(nn.Module):
         turn: Turn | None = None,
         slot: Slot | None = None,
         source: KeysValues | None = None,
+        seen: list[Tensor] | None = None,
     ) -> Tensor:
         """x (rows, new, width) -> (rows, new, width).
 
         `turn` rotates queries and keys, `slot` holds the prefix's keys and values, `source` (for
-        cross-attention) is what `read` gave.
+        cross-attention) is what `read` gave; it may have fewer rows, each for as many rows of x
+        as stand side by side. The source's weights (rows, heads, new, keys) are added to `seen`.
         """
         if source is not None:
             queries = self._split(self.query(x), self.heads)
             queries = self.query_norm(queries) if self.normalise else queries
-        else:
-            sizes = [h * self.head_width for h in (self.heads, self.kv_heads, self.kv_heads)]
-            q, k, v = self.query_key_value(x).split(sizes, dim=-1)
-            queries = self._split(q, self.heads)  # (rows, heads, new, head_width)
-            keys, values = self._split(k, self.kv_heads), self._split(v, self.kv_heads)
-            if self.normalise:
-                queries, keys = self.query_norm(queries), self.key_norm(keys)
-            if turn is not None:
-                queries, keys = turn(queries), turn(keys)
-            source = KeysValues(keys, values)
-            if slot is not None:
-                source = slot.extend(source)  # (rows, kv_heads, prefix + new, head_width)
-        mixed = self.attend(queries, *source, over)  # (rows, heads, new, head_width)
+            return self._looked(queries, source, over, seen)
+        sizes = [h * self.head_width for h in (self.heads, self.kv_heads, self.kv_heads)]
+        q, k, v = self.query_key_value(x).split(sizes, dim=-1)
+        queries = self._split(q, self.heads)  # (rows, heads, new, head_width)
+        keys, values = self._split(k, self.kv_heads), self._split(v, self.kv_heads)
+        if self.normalise:
+            queries, keys = self.query_norm(queries), self.key_norm(keys)
+        if turn is not None:
+            queries, keys = turn(queries), turn(keys)
+        held = KeysValues(keys, values)
+        if slot is not None:
+            held = slot.extend(held)  # (rows, kv_heads, prefix + new, head_width)
+        mixed = self.attend(queries, *held, over)  # (rows, heads, new, head_width)
         return self.output(mixed.transpose(1, 2).flatten(2))  # (rows, new, width)
+
+    def _looked(
+        self,
+        queries: Tensor,
+        source: KeysValues,
+        over: Overlay | Mask | None,
+        seen: list[Tensor] | None,
+    ) -> Tensor:
+        """Cross-attention: queries (rows, heads, new, head_width) -> (rows, new, width)."""
+        rows, sources = len(queries), len(source.keys)
+        folded = _folded(queries, sources)  # (sources, heads, rows of each · new, head_width)
+        if seen is not None:
+            weights = self.attend.weigh(folded, source.keys, over).probabilities
+            seen.append(_unfolded(weights, rows))  # (rows, heads, new, keys)
+        mixed = _unfolded(self.attend(folded, *source, over), rows)
+        return self.output(mixed.transpose(1, 2).flatten(2))
 
     def read(self, source: Tensor) -> KeysValues:
         """The keys and values of a source (rows, keys, source_width), for cross-attention."""

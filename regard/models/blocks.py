@@ -9,6 +9,7 @@ from torch.nn import functional as F
 
 from regard.models.attention import Attention, Dot, KeysValues, ScaledDot, Slot
 from regard.models.config import TransformerConfig
+from regard.models.linear import Linear
 from regard.models.masks import Mask, Overlay, Span, lay
 from regard.models.positions import SCHEMES, Turn
 from regard.models.protocol import Memory
@@ -40,8 +41,8 @@ class FeedForward(nn.Module):
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         inner = config.hidden * (2 if config.gated else 1)
-        self.expand = nn.Linear(config.width, inner, config.feedforward_bias)
-        self.contract = nn.Linear(config.hidden, config.width, config.feedforward_bias)
+        self.expand = Linear(config.width, inner, config.feedforward_bias)
+        self.contract = Linear(config.hidden, config.width, config.feedforward_bias)
         self.activation, self.gated = ACTIVATIONS[config.activation], config.gated
         self.dropout = nn.Dropout(config.activation_dropout)
 
@@ -80,6 +81,7 @@ class Block(nn.Module):
         slot: Slot | None = None,
         source: KeysValues | Tensor | None = None,
         source_over: Overlay | None = None,
+        seen: list[Tensor] | None = None,
     ) -> Tensor:
         """x (rows, new, width) -> (rows, new, width); the arguments are those of `Attention`.
 
@@ -89,7 +91,9 @@ class Block(nn.Module):
         x = self._step(x, self.attention_norm, lambda y: self.attention(y, over, turn, slot))
         if source is not None:
             read = self.cross.read(source) if isinstance(source, Tensor) else source
-            x = self._step(x, self.cross_norm, lambda y: self.cross(y, source_over, source=read))
+            x = self._step(
+                x, self.cross_norm, lambda y: self.cross(y, source_over, source=read, seen=seen)
+            )
         return self._step(x, self.feedforward_norm, self.feedforward)
 
     def _step(self, x: Tensor, norm: nn.Module, f: Callable[[Tensor], Tensor]) -> Tensor:
@@ -128,7 +132,7 @@ class Stack(nn.Module):
     def look(self, memory: Memory) -> Reading:
         """A source (rows, positions, width) as each block's keys and values."""
         layers = tuple(cast(Block, block).cross.read(memory.values) for block in self.blocks)
-        return Reading(memory, memory.mask, layers, tuple(range(memory.rows)))
+        return Reading(memory, memory.mask, layers)
 
     def forward(
         self,
@@ -137,10 +141,12 @@ class Stack(nn.Module):
         mask: Mask | None,
         slots: Sequence[Slot] | None = None,
         reading: Reading | None = None,
+        seen: list[Tensor] | None = None,
     ) -> Tensor:
         """x (rows, new, width), standing where `span` says -> (rows, new, width).
 
-        `slots` hold each block's keys and values of the prefix, `reading` those of a source.
+        `slots` hold each block's keys and values of the prefix, `reading` those of a source, of
+        which each block's weights are added to `seen`.
         """
         x = self.dropout(self.embedding_norm(self.positions.add(x, span.positions)))
         turn = self.positions.turn(span.positions)
@@ -152,5 +158,5 @@ class Stack(nn.Module):
             sources = reading.layers or [reading.memory.values] * len(self.blocks)
             source_over = reading.overlay(span.queries)
         for block, slot, source in zip(self.blocks, slots or nothing, sources, strict=True):
-            x = block(x, over, turn, slot, source, source_over)
+            x = block(x, over, turn, slot, source, source_over, seen)
         return self.norm(x)

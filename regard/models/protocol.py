@@ -5,7 +5,7 @@ Search, scoring, training and serving know these few calls and nothing else abou
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -30,8 +30,18 @@ class State(Protocol):
     @property
     def rows(self) -> int: ...
 
+    @property
+    def seen(self) -> Tensor | None:
+        """How the tokens of the last call looked at the source, if the state was begun to watch.
+
+        (rows, layers, heads, new, source positions); each row of it sums to 1.
+        """
+
     def reorder(self, rows: Tensor | Sequence[int]) -> None:
         """Row i becomes what row `rows[i]` was; rows may repeat, and their number may change."""
+
+    def undo(self, counts: Sequence[int]) -> None:
+        """Row r forgets its last `counts[r]` tokens, of those that came with the last call."""
 
     def free(self) -> None:
         """Give the memory back."""
@@ -39,7 +49,9 @@ class State(Protocol):
 
 @runtime_checkable
 class SequenceModel(Protocol):
-    """A model of sequences of token ids."""
+    """A model of sequences of token ids; called, it runs `forward`, as every module does."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
 
     def forward(
         self,
@@ -49,12 +61,14 @@ class SequenceModel(Protocol):
         *,
         lengths: Tensor | Sequence[int] | None = None,
         mask: Mask | None = None,
+        last: bool = False,
     ) -> Tensor:
         """tokens (rows, new) -> logits (rows, new, vocabulary).
 
         Without a state: all positions at once. With one: `tokens` continue what it holds, one or
         many at a time, and it is advanced. `lengths` (rows,) says how many tokens of each row are
-        real, the rest being padding on the right, whose logits mean nothing.
+        real, the rest being padding on the right, whose logits mean nothing. With `last` only the
+        logits behind each row's last real token are worked out, (rows, 1, vocabulary).
         """
         ...
 
@@ -67,6 +81,6 @@ class SequenceModel(Protocol):
         """Read a source (rows, positions) once, for any number of `forward` calls."""
         ...
 
-    def start(self, rows: int, room: int) -> State:
-        """An empty state for `rows` sequences of up to `room` tokens."""
+    def start(self, rows: int, room: int, *, watch: bool = False) -> State:
+        """An empty state for `rows` sequences of up to `room` tokens; `watch` fills its `seen`."""
         ...

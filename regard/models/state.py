@@ -6,8 +6,10 @@ from an earlier query by causality alone.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from itertools import groupby
+from math import gcd
+from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -30,33 +32,41 @@ class Reading:
     memory: Memory
     mask: Mask | None
     layers: tuple[KeysValues, ...] | None = None
-    origins: tuple[int, ...] | None = None  # which row of the memory each row reads, if known
+    each: int = 1  # so many rows, side by side, read one row of the layers: the beams of a source
 
     def overlay(self, new: int) -> Overlay:
         """The source's mask laid over the scores of `new` queries a row."""
-        return lay(self.mask, self._span(new))
+        return lay(self.mask, self._span(new * self.each))
 
-    def reorder(self, rows: Tensor, host: Sequence[int] | None) -> "Reading":
-        """The given rows; nothing is copied when each goes on reading the same source row."""
-        origins = None
-        if host is not None and self.origins is not None:
-            origins = tuple(self.origins[row] for row in host)
-            if origins == self.origins:
-                return self
-        layers = tuple(KeysValues(*(held[rows] for held in kept)) for kept in self.layers or ())
+    def reorder(self, rows: Sequence[int]) -> "Reading":
+        """The given rows; beams of one source that stay side by side go on sharing its row."""
+        read = [row // self.each for row in rows]  # which row of the layers
+        each = _side_by_side(read)
+        kept = read[::each]
+        if kept == list(range(self._rows)):
+            return self if each == self.each else replace(self, each=each)
+        index = torch.tensor(kept, device=self.memory.values.device)
+        layers = tuple(KeysValues(*(held[index] for held in layer)) for layer in self.layers or ())
         mask = self.mask
         span = self._span(1)
         if mask is not None and mask.hides_nothing(span):
             mask = None
         if mask is not None:
-            mask = Dense(fitting(mask, span).expand(span.rows, -1, -1)[rows])
-        return Reading(self.memory, mask, layers, origins)
+            mask = Dense(fitting(mask, span).expand(span.rows, -1, -1)[index])
+        return Reading(self.memory, mask, layers, each)
 
-    def _span(self, new: int) -> Span:
-        rows, keys = self.memory.values.shape[:2]
-        if self.layers:
-            rows = self.layers[0].keys.shape[0]
-        return Span.of(rows, new, keys, self.memory.values.device)
+    @property
+    def _rows(self) -> int:
+        return self.layers[0].keys.shape[0] if self.layers else self.memory.rows
+
+    def _span(self, queries: int) -> Span:
+        values = self.memory.values
+        return Span.of(self._rows, queries, values.shape[1], values.device)
+
+
+def _side_by_side(read: Sequence[int]) -> int:
+    """The largest number of rows, side by side, that read the same wherever one looks."""
+    return gcd(*(len(list(group)) for _, group in groupby(read)))
 
 
 class KeyValueState:
@@ -70,13 +80,15 @@ class KeyValueState:
         *,
         dtype: torch.dtype,
         device: torch.device,
+        watch: bool = False,
     ) -> None:
         if not (isinstance(rows, int) and isinstance(room, int) and rows >= 1 and room >= 1):
             raise RegardError(
                 "a state needs at least one row and room for one token, "
                 f"not {rows} rows × {room} tokens"
             )
-        self.config, self.room = config, room
+        self.config, self.room, self.watch = config, room, watch
+        self.seen: Tensor | None = None  # see the protocol
         self.lengths = [0] * rows  # tokens held by each row; on the host, so that kernels are
         #                            chosen without asking the device
         shape = (rows, config.kv_heads, room, config.head_width)
@@ -141,32 +153,54 @@ class KeyValueState:
         given = whole_numbers(rows, "rows")
         if given.dim() != 1 or not len(given):
             raise RegardError(f"reorder needs a list of rows, not shape {tuple(given.shape)}")
-        alike = len(set(self.lengths)) == 1  # then no question to the device is needed
-        host = given.tolist() if given.device.type == "cpu" or not alike else None
-        if host is not None:
-            if not 0 <= min(host) <= max(host) < self.rows:
-                raise RegardError(f"the state has rows 0 to {self.rows - 1}, not {host}")
-            if host == list(range(self.rows)):
-                return
-        index = given.to(self.layers[0].keys.device, torch.long)
+        wanted = given.tolist()
+        if not 0 <= min(wanted) <= max(wanted) < self.rows:
+            raise RegardError(f"the state has rows 0 to {self.rows - 1}, not {wanted}")
+        if wanted == list(range(self.rows)):
+            return
         used = max(self.lengths)
-        self.lengths = (
-            self.lengths[:1] * len(index) if host is None else [self.lengths[r] for r in host]
-        )
+        moves = Moves.of(wanted, self.rows, self.layers[0].keys.device)
         for i, layer in enumerate(self.layers):
-            self.layers[i] = KeysValues(*(_pick(held, index, used) for held in layer))
-        self.reading = self.reading and self.reading.reorder(index, host)
+            self.layers[i] = KeysValues(*(moves.made(held, used) for held in layer))
+        self.lengths = [self.lengths[row] for row in wanted]
+        self.reading = self.reading and self.reading.reorder(wanted)
+
+    def undo(self, counts: Sequence[int]) -> None:
+        """Row r forgets its last `counts[r]` tokens; what they left is overwritten, never seen."""
+        given = whole_numbers(counts, "counts")
+        taken = given.tolist()
+        if given.shape != (self.rows,) or any(
+            not 0 <= count <= held for count, held in zip(taken, self.lengths, strict=False)
+        ):
+            raise RegardError(f"rows of {self.lengths} tokens cannot forget {taken}")
+        self.lengths = [held - count for held, count in zip(self.lengths, taken, strict=True)]
 
     def free(self) -> None:
         """Give the memory back; the state is empty and must not be used again."""
         self.layers, self.reading, self.lengths = [], None, []
 
 
-def _pick(held: Tensor, rows: Tensor, used: int) -> Tensor:
-    """The given rows, in place if their number stays; only the positions in use are copied."""
-    picked = held if len(rows) == len(held) else held.new_zeros(len(rows), *held.shape[1:])
-    picked[:, :, :used] = held[:, :, :used][rows]
-    return picked
+class Moves(NamedTuple):
+    """Which rows of a cache go where. A row that stays is not touched; more rows need new room."""
+
+    rows: int  # how many there will be
+    grow: bool
+    origins: Tensor  # (moves,)
+    places: Tensor  # (moves,)
+
+    @classmethod
+    def of(cls, wanted: Sequence[int], rows: int, device: torch.device) -> Self:
+        grow = len(wanted) > rows
+        moved = [(row, i) for i, row in enumerate(wanted) if grow or row != i]
+        pairs = torch.tensor(moved, dtype=torch.long).reshape(-1, 2).to(device)
+        return cls(len(wanted), grow, *pairs.unbind(1))
+
+    def made(self, held: Tensor, used: int) -> Tensor:
+        """The cache (rows, kv_heads, room, head_width) in its new order."""
+        picked = held[:, :, :used][self.origins]  # a copy, before any of it is overwritten
+        made = held.new_zeros(self.rows, *held.shape[1:]) if self.grow else held[: self.rows]
+        made[:, :, :used][self.places] = picked
+        return made
 
 
 class Places(NamedTuple):

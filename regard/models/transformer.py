@@ -14,6 +14,7 @@ from regard.errors import RegardError
 from regard.models.blocks import ACTIVATIONS, Stack, norm
 from regard.models.config import TransformerConfig
 from regard.models.initialisation import initialise
+from regard.models.linear import Linear, product
 from regard.models.masks import Causal, Mask, Padding, Span, whole_numbers
 from regard.models.presets import preset
 from regard.models.protocol import Memory, State
@@ -83,10 +84,12 @@ class Head(nn.Module):
         self.kind = config.head
         self.scale = config.width**-0.5 if config.scale_head else 1.0
         if config.head == "masked":
-            self.transform = nn.Linear(config.width, config.width)
+            self.transform = Linear(config.width, config.width)
             self.activation, self.norm = ACTIVATIONS[config.activation], norm(config)
         tied = config.tied or config.head == "none"
-        self.project = None if tied else nn.Linear(config.width, config.vocabulary, bias=False)
+        self.project: nn.Module | None = None
+        if not tied:
+            self.project = Linear(config.width, config.vocabulary, bias=False)
         biased = config.head_bias and config.head != "none"
         self.bias = nn.Parameter(torch.zeros(config.vocabulary)) if biased else None
 
@@ -99,7 +102,7 @@ class Head(nn.Module):
         if self.scale != 1.0:
             x = x * self.scale
         if self.project is None:
-            return nn.functional.linear(x, embedding, self.bias)  # (..., vocabulary)
+            return product(x, embedding, self.bias)  # (..., vocabulary)
         logits = self.project(x)
         return logits if self.bias is None else logits + self.bias
 
@@ -131,10 +134,11 @@ class Transformer(nn.Module):
         lengths: Lengths = None,
         mask: Mask | None = None,
         segments: Tensor | None = None,
+        last: bool = False,
     ) -> Tensor:
         """tokens (rows, new) -> logits (rows, new, vocabulary); see `SequenceModel`."""
         hidden = self.hidden(tokens, memory, state, lengths=lengths, mask=mask, segments=segments)
-        return self.logits(hidden)
+        return self.logits(_last(hidden, lengths) if last else hidden)
 
     def hidden(
         self,
@@ -169,10 +173,14 @@ class Transformer(nn.Module):
         """Read a source (rows, positions); `source_lengths` is another name of `lengths`."""
         raise RegardError(f"this model ({self.config.kind}) reads no source; give it tokens only")
 
-    def start(self, rows: int, room: int) -> State:
+    def start(self, rows: int, room: int, *, watch: bool = False) -> State:
         """An empty key/value cache for `rows` sequences of up to `room` tokens."""
         weight = self.embed.tokens.weight
-        return KeyValueState(self.config, rows, room, dtype=weight.dtype, device=weight.device)
+        if watch and self.config.kind != "encoder-decoder":
+            raise RegardError("this model reads no source, so there is nothing to watch")
+        return KeyValueState(
+            self.config, rows, room, dtype=weight.dtype, device=weight.device, watch=watch
+        )
 
     def _write(
         self, stack: Stack, x: Tensor, given: Given, reading: Reading | None = None
@@ -188,11 +196,13 @@ class Transformer(nn.Module):
             _check_reach(stack, new, counts)
             return stack(x, Span.of(rows, new, new, x.device), mask, None, reading)
         state = self._mine(given.state)
+        seen: list[Tensor] | None = [] if state.watch else None
         real = [new] * rows if counts is None else counts.tolist()
         span = state.span(rows, new, real)
         _check_reach(stack, max(h + more for h, more in zip(state.lengths, real, strict=True)))
-        y = stack(x, span, mask, state.slots(span, real), reading)
+        y = stack(x, span, mask, state.slots(span, real), reading, seen)
         state.advance(real)
+        state.seen = torch.stack(seen, dim=1) if seen else None
         return y
 
     def _mine(self, state: State) -> KeyValueState:
@@ -233,7 +243,7 @@ class EncoderOnly(Transformer):
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__(config)
         self.encoder = Stack(self.config, self.config.layers, causal=False)
-        self.pooler = nn.Linear(config.width, config.width) if config.pooler else None
+        self.pooler = Linear(config.width, config.width) if config.pooler else None
         initialise(self, self.config)
 
     def _pass(self, x: Tensor, given: Given) -> Tensor:
@@ -247,7 +257,7 @@ class EncoderOnly(Transformer):
             raise RegardError("this model has no pooler; average its hidden vectors instead")
         return torch.tanh(self.pooler(hidden[:, 0]))
 
-    def start(self, rows: int, room: int) -> State:
+    def start(self, rows: int, room: int, *, watch: bool = False) -> State:
         raise RegardError("an encoder cannot continue a text; use a decoder")
 
 
@@ -320,6 +330,14 @@ def _read(stack: Stack, x: Tensor, lengths: Lengths, mask: Mask | None) -> Memor
         mask = Padding(real) & mask
     values = stack(x, Span.of(rows, count, count, x.device), mask)
     return Memory(values, mask.of_keys() if mask is not None else None)
+
+
+def _last(hidden: Tensor, lengths: Lengths) -> Tensor:
+    """Of hidden (rows, new, width) the vectors of each row's last real token, (rows, 1, width)."""
+    if lengths is None:
+        return hidden[:, -1:]
+    ends = (whole_numbers(lengths, "lengths").to(hidden.device) - 1).clamp(min=0)  # (rows,)
+    return hidden[torch.arange(len(hidden), device=hidden.device), ends][:, None]
 
 
 def _lengths(lengths: Lengths, rows: int, most: int) -> Tensor:

@@ -10,16 +10,20 @@ import torch
 from sacrebleu.metrics import BLEU, CHRF
 from torch import nn
 
-from regard.data.batch import Batch, padded
+from regard.data.batch import Batch
 from regard.data.masking import IGNORE
 from regard.data.pairs import EncodedPairs
 from regard.data.tokens import Tokens
-from regard.decoding.beam import translate
+from regard.decoding.settings import TARGET, Beam
+from regard.decoding.speaker import Speaker
+from regard.decoding.translating import translate_all
 from regard.models.transformer import Transformer
 from regard.text.tokenizer import Tokenizer
 from regard.training.objectives import Objective, loss
 from regard.training.precision import Precision, computing
 from regard.training.processes import ALONE, Processes
+
+GREEDY = Beam(beams=1)
 
 
 @dataclass(frozen=True)
@@ -32,6 +36,7 @@ class Scores:
     bits_per_byte: float | None = None  # of the raw text
     accuracy: float | None = None  # of hidden tokens
     bleu: float | None = None
+    bleu_margin: float | None = None  # half of the 95 % interval of resampled test sets
     chrf: float | None = None
     exact: float | None = None  # the share of targets that are right to the letter
     signature: str | None = None  # sacrebleu's, for BLEU and chrF
@@ -119,40 +124,40 @@ def translations(
     pairs: EncodedPairs,
     tokenizer: Tokenizer,
     *,
-    beams: int = 1,
+    beam: Beam = GREEDY,
     rows: int = 100,
     precision: Precision = "float32",
 ) -> list[str]:
     """What the model writes for each source, in the order of the pairs."""
-    device = module.embed.tokens.weight.device
-    order = sorted(range(len(pairs)), key=lambda index: -len(pairs.sources[index]))
-    written = [""] * len(pairs)
-    with at_rest(module), computing(precision, device):
-        for first in range(0, len(order), rows):
-            some = order[first : first + rows]
-            source, lengths = padded([pairs.sources[index] for index in some])
-            found = translate(module, source.to(device), lengths.to(device), beams=beams)
-            for index, ids in zip(some, found, strict=True):
-                written[index] = tokenizer.decode(ids)
-    return written
+    speaker = Speaker(module, TARGET, tokenizer)
+    with at_rest(module), computing(precision, speaker.device):
+        found = translate_all(speaker, [source.tolist() for source in pairs.sources], beam, rows)
+    return [best[0].text for best in found]
 
 
-def compare(scores: Scores, written: Sequence[str], gold: Sequence[str], tokenised: bool) -> Scores:
+def compare(
+    scores: Scores,
+    written: Sequence[str],
+    gold: Sequence[str],
+    tokenised: bool,
+    resamples: int = 1,
+) -> Scores:
     """The scores with BLEU, chrF and exact match added.
 
     `tokenised` text is compared token by token as it stands (published Multi30k figures are), else
-    sacrebleu's own tokenisation is used.
+    sacrebleu's own tokenisation is used. With `resamples` BLEU has its bootstrap interval.
     """
     if not gold:
         return scores
     bleu = BLEU(tokenize="none" if tokenised else "13a", force=True)
     chrf = CHRF()
-    found = bleu.corpus_score(list(written), [list(gold)])
+    found = bleu.corpus_score(list(written), [list(gold)], n_bootstrap=resamples)
     letters = chrf.corpus_score(list(written), [list(gold)])
     same = sum(a == b for a, b in zip(written, gold, strict=True))
     return replace(
         scores,
         bleu=float(found.score),
+        bleu_margin=float(found._ci) if resamples > 1 else None,
         chrf=float(letters.score),
         exact=same / len(gold),
         signature=f"BLEU {bleu.get_signature()}; chrF {chrf.get_signature()}",

@@ -153,9 +153,11 @@ OTHER_DATA = "the data has changed since; give what the run was begun with"
 
 
 def _compare(before: Flat, after: Flat, problems: Problems) -> None:
-    for key in sorted(before.keys() | after.keys()):
-        if before.get(key) != after.get(key) and not _may_change(key):
-            problems.add(f"{key} was {before.get(key)!r} and is {after.get(key)!r} now")
+    # A setting that an older version did not know had no effect then, as its usual value has none.
+    then = {**flat(Settings().tables()), **before} if before else before
+    for key in sorted(then.keys() | after.keys()):
+        if then.get(key) != after.get(key) and not _may_change(key):
+            problems.add(f"{key} was {then.get(key)!r} and is {after.get(key)!r} now")
 
 
 def _settings_in(about: Mapping[str, Any]) -> Flat:

@@ -12,7 +12,8 @@ from regard.data.buckets import Buckets
 from regard.data.masking import IGNORE
 from regard.data.pairs import EncodedPairs
 from regard.data.stream import Stream
-from regard.decoding.sampling import continued
+from regard.decoding.settings import Sampling
+from regard.decoding.writing import continued
 from regard.models.transformer import Transformer
 from regard.text.specials import EOS
 from regard.text.tokenizer import Tokenizer
@@ -39,7 +40,7 @@ def sampler(plan: Plan, module: Transformer) -> Sample:
 
     def sample() -> dict[str, Any]:
         with at_rest(module):
-            written = list(continued(module, prompt, 60, temperature=0.8, seed=0))
+            written = list(continued(module, prompt, Sampling(limit=60, temperature=0.8)))
         return {"prompt": tokenizer.decode(prompt), "text": tokenizer.decode(written)}
 
     return sample

@@ -23,6 +23,7 @@ class DataSettings:
     isolate: bool = False  # documents in one row do not see one another
     longest: int = 0  # pairs with a side of more tokens are left out; 0: the model's context
     ratio: float = 0.0  # pairs with a side so many times the other are left out; 0: none
+    spread: int = 0  # pairs: lengths in a batch differ by so many tokens more; varied, but padded
     examples: int = 20_000  # how many a built-in task makes
 
 
@@ -214,6 +215,7 @@ RANGES: dict[str, dict[str, tuple[float, float]]] = {
     "data": {
         "held_out": (0, 0.9),
         "longest": (0, 1 << 20),
+        "spread": (0, 1 << 20),
         "ratio": (0, 1e6),
         "examples": (100, 10**8),
     },

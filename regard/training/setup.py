@@ -268,7 +268,7 @@ def _pairs(settings: Settings, stages: Stages, known: Sequence[Tokenizer]) -> _M
     return _Made(
         replace(settings, tokenizer=wanted, data=replace(data, longest=longest)),
         config,
-        lambda tokens: Buckets(train, valid, tokens, seed, dropout),
+        lambda tokens: Buckets(train, valid, tokens, seed, dropout, data.spread),
         [target] if source is target else [target, source],
         _described_pairs(train, valid, texts.rule, [target, source]),
         [

@@ -1,21 +1,20 @@
 """`regard generate`: what a run writes is what its model says, character by character."""
 
 import io
+import json
+import math
 import sys
 from pathlib import Path
 
 import pytest
 import torch
 from command_line import call, mistake
-from hypothesis import given
-from hypothesis import strategies as st
 
-from regard.commands.generate import _print, characters, filled, follow
-from regard.data.pairs import Pair, encode_pairs
-from regard.decoding.sampling import NEVER
-from regard.text.learning import learn
-from regard.text.specials import BOS, EOS, MASK, SPECIALS
-from regard.training.evaluation import translations
+from regard.commands import generate
+from regard.commands.printing import put
+from regard.decoding.settings import TEXT
+from regard.loading import load
+from regard.text.specials import BOS, EOS
 from regard.training.runs import open_run
 
 
@@ -27,7 +26,7 @@ def greedy(folder: Path, prompt: str, limit: int) -> list[int]:
     start = len(ids)
     while len(ids) < start + limit:
         logits = run.module(torch.tensor([ids]))[0, -1]
-        logits[list(NEVER)] = -torch.inf
+        logits[list(TEXT.never)] = -torch.inf
         if int(logits.argmax()) == EOS:
             break
         ids.append(int(logits.argmax()))
@@ -36,38 +35,46 @@ def greedy(folder: Path, prompt: str, limit: int) -> list[int]:
 
 @pytest.mark.parametrize("prompt", ["the cat", ""])
 def test_temperature_0_writes_the_most_probable_tokens(decoder, prompt):
-    said = call("generate", decoder, prompt, "--temperature", 0, "--tokens", 9)
+    said = call("generate", decoder, prompt, "--temperature", 0, "--max-tokens", 9)
     expected = open_run(decoder).tokenizer.decode(greedy(decoder, prompt, 9))
     assert said == (0, f"{prompt}{expected}\n", "")
 
 
-def test_no_prompt_writes_from_the_start_and_the_seed_decides(decoder):
-    first = call("generate", decoder, "--tokens", 20)
+def test_an_empty_prompt_writes_from_the_start_and_the_seed_decides(decoder):
+    first = call("generate", decoder, "", "--max-tokens", 20)
     assert first.code == 0
-    assert first == call("generate", decoder, "", "--tokens", 20)
-    assert first != call("generate", decoder, "--tokens", 20, "--seed", 1)
+    assert first == call("generate", decoder, "--max-tokens", 20, stdin=b"")
+    assert first != call("generate", decoder, "", "--max-tokens", 20, "--seed", 1)
 
 
 def test_standard_input_is_a_prompt_without_its_last_newline(decoder):
-    options = ("--temperature", 0, "--tokens", 5)
-    assert call("generate", decoder, "-", *options, stdin=b"the cat\n") == call(
-        "generate", decoder, "the cat", *options
-    )
+    options = ("--temperature", 0, "--max-tokens", 5)
+    expected = call("generate", decoder, "the cat", *options)
+    assert call("generate", decoder, "-", *options, stdin=b"the cat\n") == expected
+    assert call("generate", decoder, *options, stdin=b"the cat\n") == expected
 
 
 def test_bytes_that_are_no_utf8_are_read_and_shown_as_replaced(decoder):
-    said = call("generate", decoder, "-", "--tokens", 3, stdin=b"\xff\xfethe")
+    said = call("generate", decoder, "-", "--max-tokens", 3, stdin=b"\xff\xfethe")
     assert said.code == 0
     assert said.out.startswith("��the")
 
 
-def test_a_prompt_longer_than_the_context_is_shown_whole_with_a_note(decoder, data):
+def test_a_prompt_longer_than_the_context_is_one_sentence(decoder, data):
     prompt = (data / "notes.txt").read_text(encoding="utf-8")
-    said = call("generate", decoder, prompt, "--tokens", 3)
-    assert said.code == 0
-    assert said.out.startswith(prompt)
-    assert "the model goes on from the last 29" in said.err
+    said = call("generate", decoder, prompt, "--max-tokens", 3)
+    assert "but the model's context holds 32; shorten it" in mistake(said)
     assert open_run(decoder).config.context == 32
+
+
+def test_where_the_context_ends_writing_ends_and_that_is_said(decoder):
+    said = call("generate", decoder, "the cat", "--seed", 2, "--json", "--max-tokens", 500)
+    found = json.loads(said.out)
+    prompt = len(open_run(decoder).tokenizer.encode("the cat")) + 1
+    assert found["end"] == "room"
+    assert prompt + len(found["ids"]) - 1 == 32
+    said = call("generate", decoder, "the cat", "--seed", 2, "--max-tokens", 500)
+    assert "context is full" in said.err
 
 
 def test_an_unknown_word_is_noted(words):
@@ -76,7 +83,7 @@ def test_an_unknown_word_is_noted(words):
 
 def test_words_are_joined_to_the_prompt_as_they_would_be_within_a_text(words):
     for prompt in ("the cat", "the cat ", "the zebra", "the cat\n", "“"):
-        said = call("generate", words, prompt, "--temperature", 0, "--tokens", 6)
+        said = call("generate", words, prompt, "--temperature", 0, "--max-tokens", 6)
         ids = greedy(words, prompt, 6)
         if prompt == "the cat":
             tokenizer = open_run(words).tokenizer
@@ -86,34 +93,69 @@ def test_words_are_joined_to_the_prompt_as_they_would_be_within_a_text(words):
         assert "  " not in said.out
 
 
-@given(st.text(), st.lists(st.integers(1, 4)))
-def test_no_character_is_ever_printed_half(text, sizes):
-    raw, parts = text.encode("utf-8", "replace"), []
-    for size in sizes:
-        parts.append(raw[:size])
-        raw = raw[size:]
-    shown = list(characters([*parts, raw]))
-    assert "".join(shown) == text.encode("utf-8", "replace").decode()
+def test_n_texts_are_those_of_the_seeds_that_follow(decoder):
+    options = ("--max-tokens", 12, "--top-p", 0.9)
+    together = call("generate", decoder, "the", "--n", 3, "--seed", 5, *options).out
+    alone = [call("generate", decoder, "the", "--seed", seed, *options).out for seed in (5, 6, 7)]
+    assert together == "---\n".join(alone)
+    assert len(set(alone)) > 1
 
 
-@given(st.lists(st.binary(max_size=5)))
-def test_any_bytes_become_the_text_that_decoding_them_at_once_gives(parts):
-    assert "".join(characters(parts)) == b"".join(parts).decode("utf-8", "replace")
+def test_a_stop_string_ends_a_text_and_is_left_out(decoder):
+    options = ("--max-tokens", 25, "--seed", 3)
+    whole = call("generate", decoder, "", *options).out.removesuffix("\n")
+    stop = whole[7:10]
+    said = call("generate", decoder, "", *options, "--stop", stop, "zzzz", "--json")
+    found = json.loads(said.out)
+    assert found["text"] == whole[: whole.index(stop)]
+    assert found["end"] == "stop"
 
 
-SIGNS = ("the", "a", "cat", ".", ",", "(", ")", "“", "”", "'s", "\n")
+def test_json_tells_each_token_and_its_rivals(decoder):
+    said = call("generate", decoder, "the", "--json", "--logprobs", 2, "--max-tokens", 4)
+    found = json.loads(said.out)
+    assert len(found["ids"]) == len(found["tokens"]) <= 4
+    assert found["logprob"] == pytest.approx(sum(one["logprob"] for one in found["tokens"]))
+    for one in found["tokens"]:
+        assert len(one["top"]) == 2
+        assert one["top"][0][1] >= one["top"][1][1]
+        assert one["logprob"] <= one["top"][0][1] + 1e-9
+    shown = call("generate", decoder, "the", "--logprobs", 2, "--max-tokens", 4).out
+    assert shown.splitlines()[-1].startswith(found["tokens"][-1]["piece"] + "\t")
 
 
-@given(st.lists(st.sampled_from(SIGNS), min_size=2), st.data())
-def test_tokens_that_follow_are_joined_as_in_the_whole_text(pieces, drawn):
-    text = " ".join(pieces)
-    for kind in ("word", "char", "byte"):
-        tokenizer = learn(kind, [f"{text} cat"], 0)
-        ids = tokenizer.encode(text).tolist()
-        cut = drawn.draw(st.integers(1, len(ids)))
-        prompt = tokenizer.decode_bytes(ids[:cut])
-        behind = b"".join(follow(tokenizer, ids[:cut], "x", ids[cut:]))
-        assert prompt + behind == tokenizer.decode_bytes(ids)
+def test_a_beam_search_prints_its_best(decoder):
+    said = call("generate", decoder, "the", "--beam", 4, "--n", 2, "--json", "--max-tokens", 6)
+    found = [json.loads(line) for line in said.out.splitlines()]
+    assert found[0]["score"] >= found[1]["score"]
+    best = load(decoder).generate("the", max_tokens=6, beam=4)[0]
+    assert found[0]["text"] == best.text
+    length = len(best.ids) + (best.end == "end")
+    assert best.score == pytest.approx(best.logprob / length)
+
+
+def test_a_draft_changes_nothing_at_temperature_0(decoder):
+    plain = call("generate", decoder, "the", "--temperature", 0, "--max-tokens", 12)
+    said = call(
+        "generate", decoder, "the", "--temperature", 0, "--max-tokens", 12, "--draft", decoder
+    )
+    assert said.out == plain.out
+    assert "100.0% taken" in said.err
+
+
+def test_eight_bits_write_too(decoder):
+    assert call("generate", decoder, "the", "--int8", "--max-tokens", 5).code == 0
+
+
+def test_a_translator_writes_from_the_prompt_as_its_source(translator):
+    model = load(translator)
+    limit = int(1.5 * len(model.speaker.source("the cat"))) + 10
+    said = call("generate", translator, "the cat", "--temperature", 0, "--max-tokens", limit)
+    assert said.out.removesuffix("\n") == model.translate("the cat", 1)[0].text
+
+
+def test_an_encoder_says_what_it_can(encoder):
+    assert "it fills gaps (`fill`" in mistake(call("generate", encoder, "the cat"))
 
 
 def test_a_terminal_is_not_sent_what_it_would_obey(monkeypatch):
@@ -121,7 +163,7 @@ def test_a_terminal_is_not_sent_what_it_would_obey(monkeypatch):
         out = io.StringIO()
         out.isatty = lambda terminal=terminal: terminal
         monkeypatch.setattr(sys, "stdout", out)
-        _print("a\x1b[2J\tb\n")
+        put("a\x1b[2J\tb\n")
         assert ("\x1b" in out.getvalue()) == (not terminal)
         assert "\tb\n" in out.getvalue()
 
@@ -129,15 +171,25 @@ def test_a_terminal_is_not_sent_what_it_would_obey(monkeypatch):
 @pytest.mark.parametrize(
     ("option", "words"),
     [
-        ("--temperature -1", "--temperature must not be negative"),
-        ("--temperature nan", "--temperature must not be negative"),
-        ("--temperature inf", "--temperature must be finite"),
-        ("--top -1", "--top must not be negative"),
-        ("--tokens -1", "--tokens must not be negative"),
-        ("--seed -1", "--seed must not be negative"),
-        (f"--seed {1 << 63}", "--seed must be below"),
-        ("--beam 0", "--beam must be at least 1"),
+        ("--temperature -1", "temperature must be 0 or more, and finite"),
+        ("--temperature nan", "temperature must be 0 or more, and finite"),
+        ("--temperature inf", "temperature must be 0 or more, and finite"),
+        ("--top-k -1", "top_k must be a whole number"),
+        ("--top-p 1.5", "top_p must be between 0 and 1"),
+        ("--top-p 0", "top_p must be more than 0"),
+        ("--min-p -0.1", "min_p must be between 0 and 1"),
+        ("--repetition-penalty 0", "repetition_penalty must be between 0.01 and 100"),
+        ("--max-tokens -1", "limit must be a whole number, 0 or more"),
+        ("--logprobs -1", "logprobs must be a whole number"),
+        ("--seed -1", "seed must be a whole number"),
+        (f"--seed {1 << 63}", "seed must be a whole number, 0 to"),
+        ("--beam -1", "--beam must be 0 or more"),
+        ("--beam 2 --n 3", "raise beams"),
+        ("--beam 2 --stop x", "--stop is for drawing"),
+        ("--n 0", "--n must be at least 1"),
         ("--device abacus", "abacus"),
+        ("--draft nowhere", "nowhere"),
+        ("--stop " + " ".join(map(str, range(2000))), "2,000 are too many; give at most 64"),
     ],
 )
 def test_a_wrong_option_is_one_sentence_and_nothing_is_printed(decoder, option, words):
@@ -147,67 +199,26 @@ def test_a_wrong_option_is_one_sentence_and_nothing_is_printed(decoder, option, 
 
 
 def test_what_is_no_run_is_said():
-    assert "is no run" in mistake(call("generate", "nowhere", "the"))
+    assert "nowhere" in mistake(call("generate", "nowhere", "the"))
 
 
-# Gaps
+def test_a_conversation_answers_changes_settings_and_survives_mistakes(
+    decoder, monkeypatch, capsys
+):
+    lines = iter(["the cat", ":temperature 0", ":top-k x", ":nonsense", "the cat", ":settings"])
 
+    def typed(prompt: str) -> str:
+        try:
+            return next(lines)
+        except StopIteration:
+            raise EOFError from None
 
-@torch.inference_mode()
-def test_each_gap_holds_the_most_probable_token_and_the_rest_is_untouched(encoder):
-    run = open_run(encoder)
-    gap = SPECIALS[MASK]
-    said = call("generate", encoder, f"the{gap} sat on{gap}{gap} qq")
-    parts = [run.tokenizer.encode(text).tolist() for text in ("the", " sat on", "", " qq")]
-    ids = [BOS, *parts[0], MASK, *parts[1], MASK, MASK, *parts[3], EOS]
-    logits = run.module(torch.tensor([ids]))[0]
-    logits[:, : len(SPECIALS)] = -torch.inf
-    best = [int(logits[i].argmax()) for i, token in enumerate(ids) if token == MASK]
-    fills = [run.tokenizer.decode_bytes([token]) for token in best]
-    expected = b"the" + fills[0] + b" sat on" + fills[1] + fills[2] + b" qq\n"
-    assert said == (0, expected.decode("utf-8", "replace"), "")
-
-
-def test_the_blank_before_a_gap_belongs_to_it(encoder):
-    run = open_run(encoder)
-    assert filled(run, "the <mask> sat") == filled(run, "the<mask> sat")
-
-
-def test_a_text_without_a_gap_and_one_too_long_are_mistakes(encoder):
-    assert "write <mask> where one is" in mistake(call("generate", encoder, "the cat"))
-    assert "write <mask> where one is" in mistake(call("generate", encoder, ""))
-    assert "reads at most" in mistake(call("generate", encoder, "the <mask> " * 500))
-
-
-# Translations
-
-
-@pytest.mark.parametrize("kind", ["translator", "separate"])
-def test_lines_are_translated_as_evaluation_translates_them(request, data, kind):
-    folder = request.getfixturevalue(kind)
-    run = open_run(folder)
-    lines = (data / "source2").read_text(encoding="utf-8").split("\n")[:3]
-    pairs = encode_pairs([Pair(line, "") for line in lines], run.source_tokenizer, run.tokenizer)
-    for beams in (1, 4):
-        expected = translations(run.module, pairs, run.tokenizer, beams=beams)
-        text = "\n\n".join(lines).encode()
-        said = call("generate", folder, "-", "--beam", beams, stdin=text)
-        assert said.out == "\n\n".join(expected) + "\n"
-
-
-def test_sides_with_vocabularies_of_their_own_are_read_by_their_own(separate):
-    run = open_run(separate)
-    assert run.source_tokenizer is not run.tokenizer
-    assert call("generate", separate, "the cat").code == 0
-
-
-def test_a_line_too_long_is_named_before_anything_is_translated(translator):
-    text = ("the cat\n" + "dog " * 500 + "\nthe dog").encode()
-    said = call("generate", translator, "-", stdin=text)
-    assert "line 2 has 501 tokens" in mistake(said)
-    assert said.out == ""
-
-
-@pytest.mark.parametrize("text", ["", " \n "])
-def test_nothing_to_translate_is_a_mistake(translator, text):
-    assert "nothing to translate" in mistake(call("generate", translator, text))
+    monkeypatch.setattr("builtins.input", typed)
+    asked = generate.Generate(str(decoder), max_tokens=5, seed=1)
+    generate.Conversation(asked, load(decoder), None).run()
+    said = capsys.readouterr()
+    best = open_run(decoder).tokenizer.decode(greedy(decoder, "the cat", 5))
+    assert f"the cat{best}\n" in said.out
+    assert "top-k must be a number, not 'x'" in said.err
+    assert "temperature=0.0" in said.out
+    assert not math.isnan(asked.temperature)

@@ -1,165 +1,405 @@
-"""Continuing a text, against loops that recompute everything and the probabilities themselves."""
+"""What a token is drawn from, against the rules written out, `transformers`, and counting."""
 
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
+import transformers as hf
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import stats
+from torch import Tensor
+from twins import plain_distribution
 
-from regard.decoding.sampling import NEVER, choose, continued
+from regard.decoding import sampling
+from regard.decoding.sampling import FIRST_LOOK, Columns, dice, distribution, draw
+from regard.decoding.settings import TEXT, Beam, Sampling, Signs
 from regard.errors import RegardError
-from regard.models.presets import preset
-from regard.models.transformer import Transformer, build
-from regard.text.specials import BOS, EOS
 
-VOCABULARY, CONTEXT = 20, 24
+NOTHING = Signs(never=())  # every token may be written
 
 
-def model(seed: int = 0, name: str = "gpt2-tiny", **changes: object) -> Transformer:
-    """Weights drawn wide, so that no two answers are nearly alike; in float64."""
-    config = replace(preset(name), vocabulary=VOCABULARY, context=CONTEXT, layers=1, **changes)
-    module = build(config).double().eval()
+def drawn_from(
+    logits: Tensor,
+    asked: list[Sampling],
+    standing: list[list[int]] | None = None,
+    signs: Signs = NOTHING,
+) -> np.ndarray:
+    columns = Columns.of(asked, signs, logits.shape[-1], logits.device)
+    held = None
+    if standing is not None:
+        held = torch.zeros(logits.shape, dtype=torch.bool)
+        for row, tokens in enumerate(standing):
+            held[row, tokens] = True
+    return distribution(logits, columns, held).numpy()
+
+
+def assert_as_written_out(logits, asked, standing=None, signs=NOTHING) -> None:
+    found = drawn_from(logits, asked, standing, signs)
+    for row, one in enumerate(asked):
+        stands = standing[row] if standing else []
+        wanted = plain_distribution(logits[row].tolist(), one, signs.never, stands)
+        np.testing.assert_allclose(found[row], wanted, rtol=1e-9, atol=1e-12)
+
+
+# Few values, so that many are equal. A share such as 0.5 may be met exactly by a sum, where
+# rounding would decide; odd ones are not.
+tied = st.lists(st.sampled_from([-3.0, -1.5, 0.0, 0.25, 2.0]), min_size=6, max_size=30)
+loose = st.lists(st.floats(-20, 20, width=32), min_size=6, max_size=30)
+rows = st.one_of(tied, loose)
+shares = st.sampled_from([0.0137, 0.1731, 0.3313, 0.5923, 0.7919, 0.9431, 0.9973])
+
+wishes = st.builds(
+    Sampling,
+    temperature=st.sampled_from([0.0, 0.3, 0.7, 1.0, 1.9, 10.0]),
+    top_k=st.integers(0, 40),
+    top_p=st.one_of(st.just(1.0), shares),
+    min_p=st.one_of(st.just(0.0), shares),
+    repetition_penalty=st.sampled_from([1.0, 0.5, 1.3, 4.0]),
+    banned=st.lists(st.integers(0, 4), max_size=3).map(tuple),
+)
+
+FILTERS = {
+    "temperature": {"temperature": st.floats(0.05, 50)},
+    "greedy": {"temperature": st.just(0.0)},
+    "top_k": {"top_k": st.integers(1, 40)},
+    "top_p": {"top_p": shares},
+    "min_p": {"min_p": shares},
+    "banned": {"banned": st.lists(st.integers(0, 4), max_size=5).map(tuple)},
+    "repetition_penalty": {"repetition_penalty": st.floats(0.1, 10)},
+}
+
+
+@pytest.mark.parametrize("name", FILTERS)
+@given(st.data())
+def test_each_filter_alone_is_its_definition(name, data):
+    asked = data.draw(st.builds(Sampling, **FILTERS[name]))
+    values = torch.tensor([data.draw(rows)])
+    standing = [data.draw(st.lists(st.integers(0, values.shape[1] - 1)))]
+    assert_as_written_out(values, [asked], standing)
+
+
+@given(st.data())
+def test_all_together_in_the_order_that_is_documented_and_each_row_by_its_own(data):
+    size = data.draw(st.integers(6, 30))
+    values = st.one_of(tied, loose).filter(lambda row: len(row) >= size).map(lambda r: r[:size])
+    logits = torch.tensor(data.draw(st.lists(values, min_size=1, max_size=5)))
+    asked = [data.draw(wishes) for _ in logits]
+    standing = [data.draw(st.lists(st.integers(0, size - 1), max_size=8)) for _ in logits]
+    assert_as_written_out(logits, asked, standing)
+    assert_as_written_out(logits, asked, standing, TEXT)
+
+
+def test_the_order_of_the_filters_shows():
+    """Cases that another order would answer otherwise."""
+    probabilities = torch.tensor([[0.4, 0.3, 0.2, 0.1]])
+    logits = probabilities.log()
+    # Of the two left by top_k, 0.4 has 4/7 > 0.55; of all four, two would be needed.
+    assert drawn_from(logits, [Sampling(top_k=2, top_p=0.55)]).tolist() == [[1, 0, 0, 0]]
+    # What is banned is gone before: then 0.3 is the best of 0.6.
+    found = drawn_from(logits, [Sampling(banned=(0,), top_p=0.49)])
+    assert found.tolist() == [[0, 1, 0, 0]]
+    # The temperature comes before top_p: hot enough, all are alike and three of four are needed.
+    found = drawn_from(logits, [Sampling(temperature=1e6, top_p=0.6)])
+    assert (found > 0).tolist() == [[True, True, True, False]]
+    # and before min_p: cold, nothing has half of the best.
+    found = drawn_from(logits, [Sampling(temperature=0.1, min_p=0.5)])
+    assert found.tolist() == [[1, 0, 0, 0]]
+    # A penalty comes before the ranks: the best, standing already, falls behind the third.
+    found = drawn_from(logits.add(3), [Sampling(repetition_penalty=4.0, top_k=2)], [[0]])
+    assert (found > 0).tolist() == [[False, True, True, False]]
+
+
+def test_a_penalty_makes_any_token_that_stands_less_probable_whatever_its_sign():
+    logits = torch.tensor([[1.0, 1.0, -1.0, -1.0]])
+    found = drawn_from(logits, [Sampling(repetition_penalty=2.0)], [[0, 2]])
+    weights = np.exp([0.5, 1.0, -2.0, -1.0])
+    np.testing.assert_allclose(found[0], weights / weights.sum(), rtol=1e-12)
+
+
+def test_among_equals_the_first_are_left_and_exactly_so_many():
+    found = drawn_from(torch.zeros(1, 50), [Sampling(top_k=3)])
+    assert found[0].nonzero()[0].tolist() == [0, 1, 2]
+    found = drawn_from(torch.zeros(1, 50), [Sampling(top_p=0.0601)])
+    assert found[0].nonzero()[0].tolist() == [0, 1, 2, 3]
+    found = drawn_from(torch.zeros(1, 50), [Sampling(temperature=0)])
+    assert found[0].nonzero()[0].tolist() == [0]
+
+
+# --- large vocabularies ----------------------------------------------------------------------
+
+LARGE = 5000
+
+
+def large(kind: str, seed: int) -> Tensor:
+    """Logits over a vocabulary of which only a part is looked at first; (vocabulary,)."""
     generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for weight in module.parameters():
-            if weight.dim() == 2:
-                weight.copy_(torch.randn(weight.shape, generator=generator) * 0.3)
-    return module
+    noise = torch.randn(LARGE, generator=generator)
+    if kind == "peaked":
+        return noise * 6
+    if kind == "flat":
+        return noise * 0.05
+    return (noise * 4).to(torch.bfloat16).float()  # "tied": bfloat16 has few numbers
 
 
-def biased(module: Transformer, token: int, size: float) -> Transformer:
-    with torch.no_grad():
-        module.head.bias[token] = size
-    return module
+large_wishes = [
+    Sampling(top_p=0.9137),
+    Sampling(top_p=0.00173),
+    Sampling(top_p=0.99991),
+    Sampling(top_k=40),
+    Sampling(top_k=FIRST_LOOK),
+    Sampling(top_k=FIRST_LOOK + 1),
+    Sampling(top_k=3000),
+    Sampling(top_k=LARGE + 1),
+    Sampling(top_k=500, top_p=0.9137),
+    Sampling(top_k=3000, top_p=0.9137),
+    Sampling(top_k=3000, top_p=0.1731, temperature=3.0),
+    Sampling(min_p=0.0137),
+    Sampling(top_p=0.9431, min_p=0.1731),
+    Sampling(temperature=0.0, top_k=3000),
+    Sampling(),
+]
 
 
-@torch.no_grad()
-def naive(module: Transformer, prompt: list[int], limit: int) -> list[int]:
-    """The most probable token each time, everything computed anew."""
-    ids, written = [BOS, *prompt], []
-    while len(written) < limit and len(ids) <= module.config.context:
-        answer = module(torch.tensor([ids]))[0, -1]
-        answer[list(NEVER)] = -torch.inf
-        token = int(answer.argmax())
-        if token == EOS:
-            break
-        ids.append(token)
-        written.append(token)
-    return written
+@pytest.mark.parametrize("kind", ["peaked", "flat", "tied"])
+@pytest.mark.parametrize("wish", range(len(large_wishes)))
+def test_what_is_looked_at_first_changes_nothing(kind, wish):
+    assert_as_written_out(large(kind, wish)[None], [large_wishes[wish]])
 
 
-@pytest.mark.parametrize("name", ["gpt2-tiny", "llama-tiny"])
-@pytest.mark.parametrize("seed", range(5))
-def test_at_temperature_0_it_is_the_most_probable_token_each_time(name, seed):
-    module = model(seed, name)
-    for prompt in ([], [7], [5, 9, 6, 12]):
-        assert list(continued(module, prompt, 12, temperature=0)) == naive(module, prompt, 12)
+def test_a_row_of_a_large_vocabulary_does_not_depend_on_its_neighbours():
+    """Some neighbours make all be looked at; which of equals are left must not change by that."""
+    kinds = ["peaked", "flat", "tied"]
+    logits = torch.stack([large(kinds[row % 3], row) for row in range(3 * len(large_wishes))])
+    asked = [large_wishes[row // 3] for row in range(len(logits))]
+    together = drawn_from(logits, asked)
+    for row, one in enumerate(asked):
+        np.testing.assert_array_equal(drawn_from(logits[row : row + 1], [one])[0], together[row])
 
 
-def test_seeds_reproduce_and_differ():
-    module = biased(model(head_bias=True), EOS, -1e4)
-    found = [list(continued(module, [6, 7], 15, seed=seed)) for seed in (1, 1, 2)]
-    assert found[0] == found[1] != found[2]
+def test_the_shortcut_is_really_taken(monkeypatch):
+    """Else the tests above would test one path only."""
+    widths = []
+    topk = Tensor.topk
+
+    def listening(self, k, *arguments, **named):
+        widths.append(k)
+        return topk(self, k, *arguments, **named)
+
+    monkeypatch.setattr(Tensor, "topk", listening)
+    drawn_from(large("peaked", 0)[None], [Sampling(top_p=0.5)])
+    drawn_from(large("flat", 0)[None], [Sampling(top_p=0.9)])
+    drawn_from(large("flat", 0)[None], [Sampling(top_k=2000)])
+    assert widths[:2] == [FIRST_LOOK, FIRST_LOOK]
+    assert set(widths[2:]) == {LARGE}
+    assert sampling.FIRST_LOOK == 1024
+
+
+# --- against transformers ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("asked", "warpers"),
+    [
+        (Sampling(temperature=0.7), [hf.TemperatureLogitsWarper(0.7)]),
+        (Sampling(top_k=9), [hf.TopKLogitsWarper(9)]),
+        (Sampling(top_p=0.8237), [hf.TopPLogitsWarper(0.8237)]),
+        (Sampling(min_p=0.0731), [hf.MinPLogitsWarper(0.0731)]),
+        (Sampling(repetition_penalty=1.7), [hf.RepetitionPenaltyLogitsProcessor(1.7)]),
+        (Sampling(banned=(3, 8)), [hf.NoBadWordsLogitsProcessor([[3], [8]], 1)]),
+        (
+            Sampling(
+                repetition_penalty=1.7,
+                banned=(3, 8),
+                temperature=1.3,
+                top_k=30,
+                top_p=0.9137,
+                min_p=0.0931,
+            ),
+            [
+                hf.RepetitionPenaltyLogitsProcessor(1.7),
+                hf.NoBadWordsLogitsProcessor([[3], [8]], 1),
+                hf.TemperatureLogitsWarper(1.3),
+                hf.TopKLogitsWarper(30),
+                hf.TopPLogitsWarper(0.9137),
+                hf.MinPLogitsWarper(0.0931),
+            ],
+        ),
+    ],
+)
+def test_it_is_what_transformers_draws_from(asked, warpers):
+    generator = torch.Generator().manual_seed(3)
+    logits = torch.randn(20, 80, generator=generator).double() * 3
+    stands = torch.randint(80, (20, 12), generator=generator)
+    found = drawn_from(logits, [asked] * 20, stands.tolist())
+    scores = hf.LogitsProcessorList(warpers)(stands, logits.clone())
+    wanted = scores.softmax(-1).numpy()
+    assert asked == Sampling(temperature=asked.temperature) or not np.allclose(
+        wanted, logits.softmax(-1), atol=1e-3
+    )
+    np.testing.assert_allclose(found, wanted, atol=1e-12)
+
+
+# --- extremes --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("temperature", [0.0, 5e-324, 1e-300, 1e-3, 1.0, 1e300])
+@pytest.mark.parametrize("scale", [1e-30, 1.0, 1e38])
+def test_no_temperature_and_no_logit_makes_numbers_overflow(temperature, scale):
+    logits = torch.tensor([[1.0, -1.0, 0.5, 0.9, -1.0, 1.0]]) * scale
+    found = drawn_from(logits, [Sampling(temperature=temperature)], signs=Signs(never=(5,)))[0]
+    assert found.sum() == pytest.approx(1)
+    assert found[5] == 0
+    assert found.argmax() == 0
+    if temperature < scale / 1e3:
+        assert found.tolist() == [1, 0, 0, 0, 0, 0]
+
+
+def test_a_model_may_rule_tokens_out_itself():
+    logits = torch.tensor([[-math.inf, 0.0, -math.inf, 0.0]])
+    for asked in (Sampling(), Sampling(top_k=3), Sampling(top_p=0.99), Sampling(min_p=0.1)):
+        assert drawn_from(logits, [asked]).tolist() == [[0, 0.5, 0, 0.5]]
+
+
+@pytest.mark.parametrize("wrong", [math.nan, math.inf])
+def test_a_model_without_numbers_is_one_sentence(wrong):
+    logits = torch.zeros(3, 8)
+    logits[1, 6] = wrong
+    with pytest.raises(RegardError, match=r"^the model gives no numbers .*damaged$"):
+        drawn_from(logits, [Sampling()] * 3)
+
+
+# --- drawing ---------------------------------------------------------------------------------
+
+
+def test_a_draw_is_where_the_sum_passes_the_number():
+    chances = torch.tensor([[0.0, 0.25, 0.0, 0.5, 0.25, 0.0]], dtype=torch.float64)
+    numbers = [0.0, 0.2499, 0.25, 0.7499, 0.75, math.nextafter(1, 0)]
+    assert draw(chances.expand(6, -1), numbers) == [1, 1, 3, 3, 4, 4]
+
+
+@given(rows, st.floats(0, 1, exclude_max=True), wishes)
+def test_a_draw_has_probability(values, number, asked):
+    chances = torch.from_numpy(drawn_from(torch.tensor([values]), [asked]))
+    assert chances[0, draw(chances, [number])[0]] > 0
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        Sampling(),
+        Sampling(temperature=0.5),
+        Sampling(temperature=2.0, top_k=9),
+        Sampling(top_p=0.8),
+        Sampling(min_p=0.2, banned=(6, 7)),
+    ],
+)
+def test_of_100_000_draws_each_token_has_its_share(asked):
+    logits = torch.linspace(-2, 2, 14)[None]
+    wanted = plain_distribution(logits[0].tolist(), asked, TEXT.never)
+    columns = Columns.of([asked], TEXT, 14, logits.device)
+    chances = distribution(logits, columns).expand(100_000, -1)
+    counts = np.bincount(draw(chances, dice(7).random(100_000).tolist()), minlength=14)
+    possible = wanted > 0
+    assert counts[~possible].sum() == 0
+    assert stats.chisquare(counts[possible], wanted[possible] * 100_000).pvalue > 1e-3
+    # The test can tell a share that is 5 % off.
+    other = wanted.copy()
+    other[other.argmax()] *= 1.05
+    other /= other.sum()
+    assert stats.chisquare(counts[possible], other[possible] * 100_000).pvalue < 1e-3
+
+
+def test_seeds_reproduce_differ_and_are_nobody_elses():
     torch.manual_seed(5)
-    before = torch.rand(1)
+    np.random.seed(5)
+    before = torch.rand(1), np.random.rand()
     torch.manual_seed(5)
-    list(continued(module, [6], 5, seed=3))
-    assert torch.equal(torch.rand(1), before)  # nobody else's draws are disturbed
+    np.random.seed(5)
+    numbers = [dice(seed).random(20).tolist() for seed in (1, 1, 2, 2**63 - 1)]
+    assert numbers[0] == numbers[1]
+    assert len({*map(tuple, numbers)}) == 3
+    assert (torch.rand(1), np.random.rand()) == before
 
 
-@pytest.mark.parametrize("temperature", [0, 1e-300, 0.5, 1.0, 1e300])
-def test_specials_are_never_written_however_probable(temperature):
-    module = model(1, head_bias=True)
-    for token in NEVER:
-        biased(module, token, 1e3)
-    biased(module, EOS, -1e3)
-    for seed in range(5):
-        found = list(continued(module, [8], 15, temperature=temperature, seed=seed))
-        assert len(found) == 15 or temperature > 1  # then </s> is as likely as any other
-        assert not {*found} & {*NEVER, EOS}
+# --- what is refused -------------------------------------------------------------------------
+
+WRONG = {
+    "temperature": [-1, -1e-9, math.nan, math.inf, "hot", None, True],
+    "top_k": [-1, 1.5, math.nan, True, None],
+    "top_p": [0, 0.0, -0.1, 1.0001, math.nan, "all"],
+    "min_p": [-0.1, 1.1, math.nan, None],
+    "repetition_penalty": [0, -1, math.nan, math.inf],
+    "limit": [-1, 2.0, math.nan],
+    "seed": [-1, 2**63, 0.5],
+    "logprobs": [-1, 1.0],
+    "banned": [(-1,), (0.5,), ("a",), (math.nan,)],
+}
 
 
-def test_it_ends_with_the_text():
-    assert list(continued(biased(model(head_bias=True), EOS, 1e4), [6], 10)) == []
-    module = biased(model(head_bias=True), EOS, 2.0)
-    lengths = {len(list(continued(module, [6], 20, seed=seed))) for seed in range(20)}
-    assert len(lengths) > 3
+@pytest.mark.parametrize(("name", "value"), [(n, v) for n, vs in WRONG.items() for v in vs])
+def test_an_impossible_wish_is_one_sentence_that_names_it(name, value):
+    with pytest.raises(RegardError, match=rf"^sampling: {name} must be [^\n]*$"):
+        Sampling(**{name: value})
 
 
-@given(st.integers(0, 60), st.integers(0, 60))
-def test_it_writes_up_to_the_limit_or_the_end_of_the_context(size, limit):
-    module = biased(model(head_bias=True), EOS, -1e4)
-    prompt = [5 + i % 15 for i in range(size)]
-    found = list(continued(module, prompt, limit, temperature=0))
-    kept = min(size + 1, max(CONTEXT - limit, CONTEXT // 2, 1))
-    assert len(found) == min(limit, CONTEXT - kept + 1)
-    if limit <= CONTEXT // 2:
-        assert len(found) == limit
+def test_all_impossible_wishes_are_told_at_once():
+    with pytest.raises(RegardError) as caught:
+        Sampling(limit=-1, temperature=math.nan, top_p=2)
+    assert [line for line in str(caught.value).splitlines() if line.startswith("  - ")] == [
+        "  - limit must be a whole number, 0 or more, not -1",
+        "  - temperature must be 0 or more, and finite, not nan",
+        "  - top_p must be between 0 and 1, not 2",
+    ]
 
 
-@pytest.mark.parametrize("limit", [1, 4, 12, 50])
-def test_a_long_prompt_is_cut_at_its_beginning(limit):
-    module = biased(model(head_bias=True), EOS, -1e4)
-    prompt = [5 + (i * i) % 15 for i in range(100)]
-    kept = max(CONTEXT - limit, CONTEXT // 2)
-    found = list(continued(module, prompt, limit, temperature=0))
-    ids, wanted = prompt[-kept:], []
-    while len(wanted) < min(limit, CONTEXT - kept + 1):
-        answer = module(torch.tensor([ids]))[0, -1].detach()
-        answer[list(NEVER)] = -torch.inf
-        ids, wanted = [*ids, int(answer.argmax())], [*wanted, int(answer.argmax())]
-    assert found == wanted
+def test_a_banned_token_that_does_not_exist_is_one_sentence():
+    with pytest.raises(RegardError, match=r"^banned token 30 does not exist: there are 30 tokens$"):
+        drawn_from(torch.zeros(1, 30), [Sampling(banned=(3, 30))])
 
 
-logits = st.lists(st.floats(-20, 20), min_size=6, max_size=30)
+@pytest.mark.parametrize("signs", [NOTHING, TEXT])
+def test_all_tokens_banned_is_one_sentence(signs):
+    asked = Sampling(banned=tuple(range(30)))
+    assert (drawn_from(torch.zeros(1, 30), [replace(asked, banned=())], signs=signs) > 0).any()
+    with pytest.raises(RegardError, match=r"^every token is banned, so nothing can be written$"):
+        drawn_from(torch.zeros(2, 30), [Sampling(), asked], signs=signs)
 
 
-@given(logits, st.integers(1, 40), st.floats(0.01, 10), st.integers(0, 99))
-def test_a_draw_is_among_the_top(values, top, temperature, seed):
-    generator = torch.Generator().manual_seed(seed)
-    token = choose(torch.tensor(values), temperature, top, generator)
-    assert token not in NEVER
-    ordinary = [v for i, v in enumerate(torch.tensor(values).tolist()) if i not in NEVER]
-    better = sum(value > torch.tensor(values)[token].item() for value in ordinary)
-    assert better < top
-
-
-def test_among_equals_it_draws_from_exactly_so_many():
-    found = {
-        choose(torch.zeros(50), 1.0, 3, torch.Generator().manual_seed(seed)) for seed in range(200)
-    }
-    assert len(found) == 3
-
-
-@pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
-@pytest.mark.parametrize("top", [0, 3])
-def test_draws_are_as_frequent_as_the_softmax_at_that_temperature_says(temperature, top):
-    values = torch.tensor([9.0, 9.0, 0.5, 9.0, 9.0, 1.0, -0.5, 2.0])
-    generator = torch.Generator().manual_seed(0)
-    count = 4000
-    draws = [choose(values.clone(), temperature, top, generator) for _ in range(count)]
-    allowed = [7, 5, 2] if top else [2, 5, 6, 7]
-    weights = {token: math.exp(values[token].item() / temperature) for token in allowed}
-    for token in range(8):
-        share = weights.get(token, 0.0) / sum(weights.values())
-        spread = 5 * math.sqrt(share * (1 - share) / count)
-        assert abs(draws.count(token) / count - share) <= spread
+def test_a_vocabulary_without_some_signs_is_no_harm():
+    assert drawn_from(torch.zeros(1, 4), [Sampling()], signs=TEXT).tolist() == [[0, 0, 1, 0]]
 
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"temperature": -1}, {"temperature": math.nan}, {"temperature": math.inf}, {"top": -1}],
+    [
+        {"seed": "x"},
+        {"seed": None},
+        {"seed": True},
+        {"banned": 3},
+        {"banned": None},
+        {"banned": (True,)},
+        {"top_k": 1.5},
+        {"repetition_penalty": 1e-320},
+        {"temperature": "hot"},
+        {"logprobs": -1},
+    ],
 )
-def test_impossible_wishes_are_one_sentence(wrong):
-    with pytest.raises(RegardError, match="must not be negative, nor without end"):
-        list(continued(model(), [6], 3, **wrong))
-    with pytest.raises(RegardError, match="must not be negative"):
-        list(continued(model(), [6], -1))
+def test_a_wish_of_the_wrong_kind_is_one_sentence(wrong):
+    with pytest.raises(RegardError, match=f"^sampling: {next(iter(wrong))} must be "):
+        Sampling(**wrong)
 
 
-def test_it_leaves_gradients_on_between_tokens():
-    for _ in continued(model(), [6], 3):
-        assert torch.is_grad_enabled()
-        assert not torch.is_inference_mode_enabled()
+@pytest.mark.parametrize(
+    "wrong", [{"beams": None}, {"n_best": "a"}, {"coverage_penalty": "x"}, {"length_penalty": 11}]
+)
+def test_a_search_of_the_wrong_kind_is_one_sentence(wrong):
+    with pytest.raises(RegardError, match=f"^beam search: {next(iter(wrong))} must be "):
+        Beam(**wrong)
+
+
+def test_a_model_that_allows_nothing_is_one_sentence():
+    with pytest.raises(RegardError, match="no probability to any token"):
+        drawn_from(torch.full((1, 30), -math.inf), [Sampling()])

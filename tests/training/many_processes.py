@@ -20,7 +20,12 @@ from regard.training.processes import joined
 SECONDS = 60  # after which a job that hangs is ended
 FORKED = multiprocessing.get_context("forkserver")
 FORKED.set_forkserver_preload(  # torch imports dynamo for wrappers and optimizers: half a second
-    ["torch._dynamo", "torch.distributed.fsdp", "regard.decoding.beam", "regard.training.loop"]
+    [
+        "torch._dynamo",
+        "torch.distributed.fsdp",
+        "regard.decoding.translating",
+        "regard.training.loop",
+    ]
 )
 
 

@@ -10,6 +10,7 @@ from tiny_jobs import KINDS, Made, batch_of, model_of
 
 from regard.data.masking import IGNORE
 from regard.data.pairs import EncodedPairs, Pair
+from regard.decoding.settings import Beam
 from regard.text.learning import learn
 from regard.text.specials import EOS
 from regard.training.evaluation import Scores, at_rest, compare, measure, rules, translations
@@ -151,10 +152,12 @@ def test_translations_come_in_the_order_of_the_pairs_however_they_are_grouped(be
     module = model_of("pairs", seed=3, vocabulary=len(tokenizer), initialisation="fan-in")
     module.train()
     pairs = pairs_of(tokenizer, texts)
-    found = [translations(module, pairs, tokenizer, beams=beams, rows=n) for n in (1, 2, 100)]
+    found = [
+        translations(module, pairs, tokenizer, beam=Beam(beams=beams), rows=n) for n in (1, 2, 100)
+    ]
     assert found[0] == found[1] == found[2]
     assert len(set(found[0])) > 2
-    alone = translations(module, pairs_of(tokenizer, texts[2:3]), tokenizer, beams=beams)
+    alone = translations(module, pairs_of(tokenizer, texts[2:3]), tokenizer, beam=Beam(beams=beams))
     assert found[0][2] == alone[0]
     assert module.training
 

@@ -14,8 +14,10 @@ from many_processes import Ended, Found, free_port, together
 from tiny_jobs import batch_of, model_of
 from torch import nn
 
-from regard.decoding.beam import translate
-from regard.decoding.sampling import continued
+from regard.decoding.settings import TARGET, Beam, Sampling
+from regard.decoding.speaker import Speaker
+from regard.decoding.translating import translate_all
+from regard.decoding.writing import continued
 from regard.errors import RegardError
 from regard.training.evaluation import at_rest
 from regard.training.loop import recompute
@@ -188,12 +190,16 @@ def written(processes, how, precision="float32"):
             module.to(torch.bfloat16)
     batch = batch_of("pairs")
     with at_rest(decoder):
-        text = list(continued(decoder, [6, 7], 12, temperature=0))
+        text = list(continued(decoder, [6, 7], Sampling(limit=12, temperature=0)))
     with at_rest(both):
         memory, state = both.encode(batch.source, batch.source_lengths), both.start(6, 2)
         steps = [both(batch.tokens[:, i : i + 1], memory, state).argmax(-1) for i in range(2)]
-    found = translate(both, batch.source, batch.source_lengths, beams=2)
-    return text, torch.cat(steps).tolist(), found
+    sources = [
+        row[:length].tolist()
+        for row, length in zip(batch.source, batch.source_lengths.tolist(), strict=True)
+    ]
+    found = translate_all(Speaker(both, TARGET), sources, Beam(beams=2))
+    return text, torch.cat(steps).tolist(), [best[0].ids for best in found]
 
 
 def both_written(processes, how):

@@ -5,7 +5,8 @@ import random
 import pytest
 import torch
 
-from regard.decoding.sampling import continued
+from regard.decoding.settings import Sampling
+from regard.decoding.writing import continued
 from regard.models.transformer import build
 from regard.text.specials import EOS, SPECIALS
 from regard.training.samples import SHOWN, sampler
@@ -42,7 +43,7 @@ def test_a_decoder_goes_on_from_the_beginning_of_the_held_out_text(tmp_path, hel
     prompt = part.read(1, 1 + min(16, made.config.context // 4)).tolist()
     tokenizer = made.tokenizers[0]
     assert found["prompt"] == tokenizer.decode(prompt)
-    written = list(continued(module.eval(), prompt, 60, temperature=0.8, seed=0))
+    written = list(continued(module.eval(), prompt, Sampling(limit=60, temperature=0.8, seed=0)))
     assert found["text"] == tokenizer.decode(written)
 
 

@@ -1,0 +1,511 @@
+"""Translation on a CPU at the size of transformer-base: Regard, `transformers`, CTranslate2.
+
+    python bench/translation.py RUN test.en [--beam 4] [--rows 32] [--sentences 200]
+
+All have the same weights: those of a trained small RUN, grown to width 512, 8 heads and hidden
+2048 without changing what it computes (`grow`). Each contestant is a fresh process, started in
+turn with the others, and gets the same batches, beams, limits and threads; loading and one batch
+to warm up are not timed. Tokens are those written, `</s>` included.
+
+The searches are as alike as their settings allow: a hypothesis is worth its log-probability over
+its length with `</s>`. Regard and `transformers` go on until no open hypothesis, at its present
+length, is worth more than the worst of as many ended ones as beams; CTranslate2 stops at as many
+ended ones as beams (of 200 sentences of Multi30k it then had 3.5 % otherwise, and none with a
+patience of 2).
+"""
+
+import argparse
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+from measure import machine
+from torch import Tensor
+
+from regard.errors import RegardError
+from regard.interchange.huggingface import save_folder
+from regard.models.config import TransformerConfig
+from regard.models.positions import sinusoid
+from regard.models.transformer import Transformer, build
+from regard.storage import TensorFolder
+from regard.text.specials import BOS, EOS, PAD, SPECIALS
+from regard.training.runs import Run, open_run, write_run, write_weights
+
+WIDTH, HEADS, HIDDEN = 512, 8, 2048  # transformer-base
+WORK = "work.json"
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Sources that end in `</s>`, longest first, and how many tokens a translation may have."""
+
+    sources: list[list[int]]
+    limit: int
+
+    def padded(self) -> Tensor:
+        """The sources, (rows, positions)."""
+        longest = len(self.sources[0])
+        return torch.tensor([ids + [PAD] * (longest - len(ids)) for ids in self.sources])
+
+    def lengths(self) -> Tensor:
+        return torch.tensor([len(ids) for ids in self.sources])
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What all are given alike, beside the batches."""
+
+    beams: int
+    threads: int
+
+
+Translate = Callable[[Batch], list[list[int]]]  # the targets, without <s> and </s>
+Load = Callable[[Path, Terms], Translate]  # from the prepared folder
+
+
+# Growing: every feature of the small model stands in the large one `copies` times.
+
+
+@dataclass(frozen=True)
+class Growth:
+    """Which feature of the small model each feature of the large one repeats."""
+
+    width: Tensor  # (WIDTH,)
+    hidden: Tensor  # (HIDDEN,)
+    heads: Tensor  # (WIDTH,), of all heads' features side by side
+    query_scale: float  # so that q·k / √d stays
+
+    @classmethod
+    def of(cls, small: TransformerConfig) -> "Growth":
+        per_head, room = small.width // small.heads, WIDTH // HEADS
+        whole = WIDTH % small.width == HIDDEN % small.hidden == HEADS % small.heads == 0
+        if not whole or room % per_head:
+            raise RegardError(
+                f"width {small.width}, {small.heads} heads and hidden {small.hidden} do not divide "
+                f"those of the base shape ({WIDTH}, {HEADS}, {HIDDEN})"
+            )
+        head = torch.arange(small.heads).repeat_interleave(HEADS // small.heads)  # (HEADS,)
+        feature = torch.arange(per_head).repeat(room // per_head)  # (room,)
+        return cls(
+            torch.arange(small.width).repeat(WIDTH // small.width),
+            torch.arange(small.hidden).repeat(HIDDEN // small.hidden),
+            (head[:, None] * per_head + feature).flatten(),
+            (per_head / room) ** 0.5,  # room / per_head times the sum, over a root that grew too
+        )
+
+
+def grow(small: Transformer) -> tuple[TransformerConfig, dict[str, Tensor]]:
+    """The same function at the base shape: its settings and weights.
+
+    Repeating features keeps the mean and variance that a LayerNorm sees; a product over them is
+    divided by the copies. The waves of the small width are no waves of the large one, so they
+    become a learned table. The tied embedding is made smaller for the scale at the entrance, and
+    the last norm for what it does at the exit.
+    """
+    was = small.config
+    wanted = {"kind": "encoder-decoder", "norm": "layer", "norm_place": "post", "gated": False}
+    wanted |= {"positions": "sinusoidal", "attention_bias": False, "feedforward_bias": True}
+    wanted |= {"tied": True, "head_bias": False, "scale_embeddings": True, "activation": "relu"}
+    wanted |= {"source_vocabulary": 0, "kv_heads": was.heads}
+    for name, value in wanted.items():
+        if getattr(was, name) != value:
+            raise RegardError(f"only a model with {name} {value!r} can be grown here")
+    growth, weights = Growth.of(was), small.state_dict()
+    copies = WIDTH // was.width
+    embedding = weights.pop("embed.tokens.weight")
+    grown = {name: _grown(name, weight, growth) for name, weight in weights.items()}
+    grown["embed.tokens.weight"] = embedding[:, growth.width] / copies**0.5
+    last = f"decoder.blocks.{was.layers - 1}.feedforward_norm"
+    for part in ("weight", "bias"):
+        grown[f"{last}.{part}"] = grown[f"{last}.{part}"] / copies**0.5
+    waves = sinusoid(torch.arange(was.context), was.width)[:, growth.width]  # (context, WIDTH)
+    for stack in ("encoder", "decoder"):
+        grown[f"{stack}.positions.table.weight"] = waves.clone()
+    sizes = {"width": WIDTH, "heads": HEADS, "kv_heads": 0, "head_width": 0, "hidden": HIDDEN}
+    config = replace(was, **sizes, positions="learned", dropout=0.0)
+    return config, {name: weight.contiguous() for name, weight in grown.items()}
+
+
+def _grown(name: str, weight: Tensor, growth: Growth) -> Tensor:
+    """One weight of a block, grown by what its name says it reads and writes."""
+    part = name.split(".", 3)[-1]
+    if weight.dim() == 1:
+        return weight[growth.hidden if part == "feedforward.expand.bias" else growth.width]
+    inside, outside = growth.width, growth.width
+    if part.endswith("output.weight"):
+        inside = growth.heads
+    elif part == "feedforward.contract.weight":
+        inside = growth.hidden
+    elif part == "feedforward.expand.weight":
+        outside = growth.hidden
+    else:  # queries, keys and values, or some of them in one matrix
+        starts = range(0, len(weight), weight.shape[1])
+        outside = torch.cat([growth.heads + start for start in starts])
+    bigger = weight[outside][:, inside] * (weight.shape[1] / len(inside))
+    if "query" in part:
+        bigger[:WIDTH] *= growth.query_scale
+    return bigger
+
+
+# Contestants: each imports its library, and gives what loads the prepared model.
+
+
+def regard_float32() -> Load:
+    def load(folder: Path, terms: Terms) -> Translate:
+        return _regard(open_run(folder / "regard").module, terms)
+
+    return load
+
+
+def regard_int8() -> Load:
+    from regard.models.int8 import quantise
+
+    def load(folder: Path, terms: Terms) -> Translate:
+        return _regard(quantise(open_run(folder / "regard").module), terms)
+
+    return load
+
+
+def _regard(module: Transformer, terms: Terms) -> Translate:
+    from regard.decoding.beam import search
+    from regard.decoding.settings import Beam
+
+    @torch.inference_mode()
+    def run(batch: Batch) -> list[list[int]]:
+        memory = module.encode(batch.padded(), batch.lengths())
+        rows = len(batch.sources)
+        asked = Beam(terms.beams)
+        found = search(module, [[BOS]] * rows, [batch.limit] * rows, asked, memory=memory)
+        return [each.hypotheses[0].ids for each in found]
+
+    return run
+
+
+def transformers_float32() -> Load:
+    from transformers import MarianMTModel  # noqa: F401  (its memory is not the model's)
+
+    def load(folder: Path, terms: Terms) -> Translate:
+        model = marian(folder)
+
+        def run(batch: Batch) -> list[list[int]]:
+            source = batch.padded()
+            found = model.generate(
+                source,
+                attention_mask=(source != PAD).long(),
+                num_beams=terms.beams,
+                max_new_tokens=batch.limit,
+                length_penalty=1.0,
+                early_stopping=False,
+                do_sample=False,
+            )
+            return [_until_end(row) for row in found[:, 1:].tolist()]
+
+        return run
+
+    return load
+
+
+def ctranslate2_as(kind: str) -> Load:
+    import ctranslate2
+
+    def load(folder: Path, terms: Terms) -> Translate:
+        translator = ctranslate2.Translator(
+            str(folder / f"ctranslate2-{kind}"),
+            device="cpu",
+            compute_type=kind,
+            inter_threads=1,
+            intra_threads=terms.threads,
+        )
+
+        def run(batch: Batch) -> list[list[int]]:
+            found = translator.translate_batch(
+                [[_spelled(i) for i in ids] for ids in batch.sources],
+                beam_size=terms.beams,
+                length_penalty=1.0,
+                max_decoding_length=batch.limit,
+                return_end_token=True,  # so that a length counts it, as with the others
+            )
+            return [_until_end([_meant(t) for t in each.hypotheses[0]]) for each in found]
+
+        return run
+
+    return load
+
+
+def _until_end(ids: list[int]) -> list[int]:
+    return ids[: ids.index(EOS)] if EOS in ids else ids
+
+
+def _spelled(token: int) -> str:
+    """CTranslate2 reads and writes texts; ours are the ids in digits."""
+    return SPECIALS[token] if token < len(SPECIALS) else str(token)
+
+
+def _meant(text: str) -> int:
+    return int(text) if text.isdigit() else SPECIALS.index(text)
+
+
+CONTESTANTS: dict[str, Callable[[], Load]] = {
+    "regard float32": regard_float32,
+    "regard int8": regard_int8,
+    "transformers float32": transformers_float32,
+    "ctranslate2 float32": lambda: ctranslate2_as("float32"),
+    "ctranslate2 int8": lambda: ctranslate2_as("int8"),
+}
+NEEDS = {
+    "regard int8": "regard.models.int8",
+    "transformers float32": "transformers",
+    "ctranslate2 float32": "ctranslate2",
+    "ctranslate2 int8": "ctranslate2",
+}
+
+
+# Preparing: the grown model as each of them stores it.
+
+
+def prepare(run: Run, grown: Transformer, names: list[str], folder: Path) -> None:
+    """Everything the contestants will read, in one folder."""
+    weights = grown.state_dict()
+    write_run(folder / "regard", run.settings, grown.config, [run.tokenizer])
+    write_weights(folder / "regard", weights)
+    if "transformers float32" in names:
+        to_transformers(grown.config, weights, folder / "transformers")
+    for kind in ("float32", "int8"):
+        if f"ctranslate2 {kind}" in names:
+            to_ctranslate2(grown.config, weights, kind, folder / f"ctranslate2-{kind}")
+
+
+def to_transformers(config: TransformerConfig, weights: Mapping[str, Tensor], folder: Path) -> None:
+    """The same model as a Marian, whose attention and head have biases: zeros here."""
+    biased = {"attention_bias": True, "head_bias": True, "positions": "sinusoidal-halves"}
+    twin = build(replace(config, **biased))
+    nothing = {name: torch.zeros_like(there) for name, there in twin.state_dict().items()}
+    twin.load_state_dict({name: weights.get(name, nothing[name]) for name in nothing})
+    ids = {"bos": BOS, "eos": EOS, "pad": PAD, "decoder_start": BOS, "forced_eos": None}
+    save_folder(twin, folder, {f"{name}_token_id": token for name, token in ids.items()})
+
+
+def marian(folder: Path) -> Any:
+    """What `to_transformers` wrote, with the positions, which a Marian does not store."""
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    from transformers import MarianMTModel
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    model = MarianMTModel.from_pretrained(folder / "transformers").eval()
+    for name in ("encoder", "decoder"):
+        waves = TensorFolder(folder / "regard")[f"{name}.positions.table.weight"]
+        getattr(model.model, name).embed_positions.weight.data.copy_(waves)
+    return model
+
+
+def to_ctranslate2(
+    config: TransformerConfig, weights: Mapping[str, Tensor], kind: str, folder: Path
+) -> None:
+    """The same model in CTranslate2's own format."""
+    from ctranslate2.specs import TransformerSpec
+
+    # Copies: its quantisation scales the arrays that it is given, in place.
+    arrays = {name: weight.numpy().copy() for name, weight in weights.items()}
+
+    def fill(linear: Any, name: str) -> None:
+        linear.weight = arrays[f"{name}.weight"]
+        if f"{name}.bias" in arrays:
+            linear.bias = arrays[f"{name}.bias"]
+
+    def fill_norm(norm: Any, name: str) -> None:
+        norm.gamma, norm.beta = arrays[f"{name}.weight"], arrays[f"{name}.bias"]
+
+    spec = TransformerSpec.from_config(
+        (config.encoder_layers, config.layers), config.heads, pre_norm=False
+    )
+    embedding = arrays["embed.tokens.weight"]
+    spec.encoder.embeddings[0].weight = spec.decoder.embeddings.weight = embedding
+    spec.decoder.projection.weight = embedding
+    for stack, theirs in (("encoder", spec.encoder), ("decoder", spec.decoder)):
+        theirs.position_encodings.encodings = arrays[f"{stack}.positions.table.weight"]
+        for i, layer in enumerate(theirs.layer):
+            ours = f"{stack}.blocks.{i}"
+            fill(layer.self_attention.linear[0], f"{ours}.attention.query_key_value")
+            fill(layer.self_attention.linear[1], f"{ours}.attention.output")
+            fill_norm(layer.self_attention.layer_norm, f"{ours}.attention_norm")
+            if stack == "decoder":
+                fill(layer.attention.linear[0], f"{ours}.cross.query")
+                fill(layer.attention.linear[1], f"{ours}.cross.key_value")
+                fill(layer.attention.linear[2], f"{ours}.cross.output")
+                fill_norm(layer.attention.layer_norm, f"{ours}.cross_norm")
+            fill(layer.ffn.linear_0, f"{ours}.feedforward.expand")
+            fill(layer.ffn.linear_1, f"{ours}.feedforward.contract")
+            fill_norm(layer.ffn.layer_norm, f"{ours}.feedforward_norm")
+    vocabulary = [_spelled(token) for token in range(config.vocabulary)]
+    spec.register_source_vocabulary(vocabulary)
+    spec.register_target_vocabulary(vocabulary)
+    spec.validate()
+    spec.optimize(quantization=kind)
+    folder.mkdir()
+    spec.save(str(folder))
+
+
+# Running: one contestant in its own process, and all of them in turn.
+
+
+def enter(name: str, folder: Path) -> dict[str, Any]:
+    """One contestant's seconds, memory and translations."""
+    work = json.loads((folder / WORK).read_text())
+    terms, batches = Terms(**work["terms"]), [Batch(**each) for each in work["batches"]]
+    torch.set_num_threads(terms.threads)
+    load = CONTESTANTS[name]()
+    before = _memory("VmRSS")
+    run = load(folder, terms)
+    loaded = _memory("VmHWM")
+    run(batches[0])
+    begin, used = time.perf_counter(), time.process_time()
+    found = [target for batch in batches for target in run(batch)]
+    spent = {"seconds": time.perf_counter() - begin, "cpu": time.process_time() - used}
+    memory = {"before": before, "loaded": loaded, "peak": _memory("VmHWM")}
+    return {**spent, **memory, "found": found}
+
+
+def _memory(what: str) -> float:
+    """MiB of this process, on Linux. Not ru_maxrss: a child begins with its parent's."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    (line,) = (line for line in lines if line.startswith(f"{what}:"))
+    return int(line.split()[1]) / 1024
+
+
+def start(name: str, folder: Path, threads: int) -> dict[str, Any]:
+    command = [sys.executable, __file__, "--contestant", name, str(folder), "-"]
+    environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
+    asked = subprocess.run(command, env=environment, capture_output=True, text=True)
+    if asked.returncode:
+        sys.exit(f"{name} failed:\n{asked.stderr[-3000:]}")
+    return json.loads(asked.stdout.splitlines()[-1])
+
+
+def batched(sources: list[list[int]], rows: int) -> list[Batch]:
+    """Longest first, so that the batch to warm up with is the largest."""
+    ordered = sorted(sources, key=len, reverse=True)
+    parts = [ordered[first : first + rows] for first in range(0, len(ordered), rows)]
+    return [Batch(part, int(1.5 * len(part[0])) + 10) for part in parts]
+
+
+@torch.inference_mode()
+def check(small: Transformer, grown: Transformer, theirs: Any, batch: Batch) -> None:
+    """Say how far the logits are apart, the target being the source with <s> before it."""
+    source, lengths = batch.padded(), batch.lengths()
+    target = torch.cat((torch.full((len(source), 1), BOS), source[:, :-1]), dim=1)
+    real = source != PAD
+    want = small(target, small.encode(source, lengths))[real]
+    have = grown(target, grown.encode(source, lengths))[real]
+    print(f"grown, logits differ by at most {float((have - want).abs().max()):.1e}", end="")
+    if theirs is not None:
+        given = {"attention_mask": real.long(), "decoder_input_ids": target}
+        other = theirs(input_ids=source, **given).logits[real]
+        print(f"; in transformers by {float((other - want).abs().max()):.1e}", end="")
+    print(f" (they reach {float(want.abs().max()):.1f})")
+
+
+def present() -> list[str]:
+    """The contestants that can run here; the others are named with what they lack."""
+    found = []
+    for name in CONTESTANTS:
+        needed = NEEDS.get(name)
+        if needed and importlib.util.find_spec(needed) is None:
+            print(f"{name} is left out: there is no {needed} here")
+        else:
+            found.append(name)
+    return found
+
+
+def table(results: Mapping[str, list[dict[str, Any]]]) -> dict[str, dict[str, float]]:
+    """Medians over the rounds; memory in MiB, shares of translations that are the same."""
+    ours, peer = results["regard float32"], results.get("transformers float32")
+    figures = {}
+    for name, rounds in results.items():
+        tokens = sum(len(target) + 1 for target in rounds[0]["found"])
+        speeds = sorted(tokens / each["seconds"] for each in rounds)
+        row = {"tokens/s": median(speeds), "slowest": speeds[0], "fastest": speeds[-1]}
+        if peer:
+            pairs = zip(peer, rounds, strict=True)
+            theirs = sum(len(target) + 1 for target in peer[0]["found"])
+            ratios = [tokens / b["seconds"] / (theirs / a["seconds"]) for a, b in pairs]
+            row["ratio"] = median(ratios)
+            row["as transformers"] = _same(rounds[0]["found"], peer[0]["found"])
+        row["as regard"] = _same(rounds[0]["found"], ours[0]["found"])
+        row["tokens/cpu-s"] = tokens / median(each["cpu"] for each in rounds)
+        row["peak"] = median(each["peak"] for each in rounds)
+        for when in ("loaded", "peak"):
+            row[f"added {when}"] = median(each[when] - each["before"] for each in rounds)
+        figures[name] = row
+    return figures
+
+
+def _same(left: list[list[int]], right: list[list[int]]) -> float:
+    return sum(a == b for a, b in zip(left, right, strict=True)) / len(left)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("run", type=Path, help="a trained translation run of a small model")
+    parser.add_argument("source", type=Path, help="sentences, one a line")
+    parser.add_argument("--beam", type=int, default=4)
+    parser.add_argument("--rows", type=int, default=32, help="sentences in a batch")
+    parser.add_argument("--sentences", type=int, default=200)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--contestant", help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    if asked.contestant:
+        print(json.dumps(enter(asked.contestant, asked.run)))
+        return
+    torch.set_num_threads(asked.threads)
+    run = open_run(asked.run)
+    lines = asked.source.read_text(encoding="utf-8").splitlines()[: asked.sentences]
+    batches = batched([[*run.tokenizer.encode(line).tolist(), EOS] for line in lines], asked.rows)
+    names = present()
+    config, weights = grow(run.module)
+    grown = build(config).eval()
+    grown.load_state_dict(weights)
+    print(
+        f"{config.encoder_layers} + {config.layers} layers of {WIDTH}, vocabulary "
+        f"{config.vocabulary:,}; {len(lines)} sentences, {asked.rows} rows, beam {asked.beam}  "
+        f"[{machine()}]"
+    )
+    results: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        prepare(run, grown, names, folder)
+        theirs = marian(folder) if "transformers float32" in names else None
+        check(run.module, grown, theirs, batches[0])
+        terms = Terms(asked.beam, asked.threads)
+        work = {"terms": vars(terms), "batches": [vars(batch) for batch in batches]}
+        (folder / WORK).write_text(json.dumps(work))
+        for turn in range(asked.rounds):
+            for name in names:
+                results[name].append(start(name, folder, asked.threads))
+                seconds = results[name][-1]["seconds"]
+                print(f"round {turn + 1}: {name} {seconds:.1f} s", flush=True)
+    figures = table(results)
+    print(f"{'':22}tokens/s   ratio  by cpu-s    same  peak MiB   added")
+    for name, row in figures.items():
+        ratio = f"{row['ratio']:.2f}" if "ratio" in row else "-"
+        print(
+            f"{name:22}{row['tokens/s']:8.0f}{ratio:>8}{row['tokens/cpu-s']:10.0f}"
+            f"{row['as regard']:8.1%}{row['peak']:10.0f}{row['added peak']:8.0f}"
+        )
+    load = os.getloadavg()[1]
+    print(json.dumps({"machine": machine(), "load": load, **vars(terms), **figures}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,246 @@
+"""`regard translate`: a file or standard input, line by line, in order."""
+
+import json
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+from rich.console import Console
+from rich.progress import MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from regard.commands.names import STREAM, check_writable
+from regard.commands.printing import put
+from regard.decoding.ensemble import Ensemble
+from regard.decoding.settings import Beam, Sampling
+from regard.decoding.speaker import Speaker
+from regard.decoding.translating import WINDOW, Translation, least_risky, translated
+from regard.errors import Problems, RegardError
+from regard.loading import load
+from regard.training.setup import device_for
+
+
+@dataclass(frozen=True)
+class Translate:
+    """Translate a file, or standard input, line by line, by beam search.
+
+    $ regard translate runs/en-de news.en > news.de
+    $ echo "a dog runs" | regard translate runs/en-de --n-best 3
+    $ regard translate runs/en-de news.en --alignments --scores
+    """
+
+    path: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")]
+    """A run's folder."""
+    file: Annotated[
+        tyro.conf.Positional[str],
+        tyro.conf.arg(metavar="FILE", help_behavior_hint="(default: standard input)"),
+    ] = STREAM
+    """One text a line."""
+    beam: Annotated[int, tyro.conf.arg(metavar="N")] = 5
+    """Hypotheses kept; 1 is greedy."""
+    length_penalty: Annotated[float, tyro.conf.arg(metavar="X")] = 1.0
+    """Hypotheses are ranked by log-probability / tokens ** X."""
+    coverage_penalty: Annotated[float, tyro.conf.arg(metavar="X")] = 0.0
+    """How much it counts that a part of the source was never looked at."""
+    n_best: Annotated[int, tyro.conf.arg(metavar="N")] = 1
+    """So many for each line: the line's number, TAB, score, TAB, text."""
+    scores: Annotated[bool, tyro.conf.arg(help_behavior_hint="")] = False
+    """The score, and a TAB, before each translation."""
+    alignments: Annotated[bool, tyro.conf.arg(help_behavior_hint="")] = False
+    """Behind each, and a TAB: SOURCE-TARGET positions of tokens, from 0, where each looked most."""
+    prefix: Annotated[str, tyro.conf.arg(metavar="TEXT", help_behavior_hint="")] = ""
+    """How every translation must begin."""
+    max_tokens: Annotated[
+        int, tyro.conf.arg(metavar="N", help_behavior_hint="(default: 1.5 × the source + 10)")
+    ] = 0
+    """At most so many are written for a line."""
+    mbr: Annotated[int, tyro.conf.arg(metavar="N", help_behavior_hint="")] = 0
+    """Draw N translations and take the one that agrees best with all (minimum Bayes risk, chrF)."""
+    temperature: Annotated[float, tyro.conf.arg(metavar="T")] = 1.0
+    """How freely --mbr draws."""
+    seed: Annotated[int, tyro.conf.arg(metavar="N")] = 0
+    """What --mbr's draws follow from."""
+    ensemble: Annotated[tuple[str, ...], tyro.conf.arg(metavar="RUN…", help_behavior_hint="")] = ()
+    """More runs with the same vocabulary; the mean of their probabilities counts."""
+    tree: Annotated[str, tyro.conf.arg(metavar="FILE", help_behavior_hint="")] = ""
+    """Write each search's candidates, step by step, to a file of JSON lines."""
+    rows: Annotated[int, tyro.conf.arg(metavar="N")] = 32
+    """Lines computed at once, of about the same length."""
+    int8: Annotated[bool, tyro.conf.arg(help_behavior_hint="")] = False
+    """Weights in eight bits: smaller, on CPUs faster."""
+    json: Annotated[bool, tyro.conf.arg(help_behavior_hint="")] = False
+    """A JSON object for each line, with tokens, scores and, if asked for, attention weights."""
+    device: Annotated[str, tyro.conf.arg(metavar="NAME")] = "auto"
+    """cpu, cuda, or what there is."""
+
+    def run(self, console: Console) -> None:
+        beam, sampling = self._settings()
+        speaker = self._speaker()
+        with ExitStack() as stack:
+            lines = _lines(stack.enter_context(self._opened()))
+            tree = (
+                stack.enter_context(open(self.tree, "w", encoding="utf-8")) if self.tree else None
+            )
+            done = stack.enter_context(_progress())
+            for number, found in enumerate(self._found(speaker, lines, beam, sampling), 1):
+                self._print(speaker, number, found)
+                if tree is not None:
+                    tree.write(json.dumps(_tree(speaker, number, found)) + "\n")
+                done(len(found[0].ids) + 1)
+
+    def _settings(self) -> tuple[Beam, Sampling]:
+        """All that is wrong with the options, before anything is loaded."""
+        problems = Problems("translate")
+        problems.require(self.rows > 0, f"--rows must be at least 1, not {self.rows}")
+        problems.require(
+            self.max_tokens >= 0, f"--max-tokens must not be negative: {self.max_tokens}"
+        )
+        problems.require(self.mbr >= 0, f"--mbr must not be negative, but is {self.mbr}")
+        searching = ("n_best", 1), ("alignments", False), ("tree", ""), ("prefix", "")
+        for name, usual in searching:
+            problems.require(
+                not self.mbr or getattr(self, name) == usual,
+                f"--{name.replace('_', '-')} is for beam search; --mbr draws",
+            )
+        problems.report()
+        if self.tree:
+            check_writable(Path(self.tree))
+        beam = Beam(
+            beams=self.beam,
+            length_penalty=self.length_penalty,
+            coverage_penalty=self.coverage_penalty,
+            n_best=self.n_best,
+            attention=self.alignments,
+            record=bool(self.tree),
+        )
+        return beam, Sampling(self.max_tokens, temperature=self.temperature, seed=self.seed)
+
+    def _speaker(self) -> Speaker:
+        device = device_for(self.device)
+        model = load(self.path, device, int8=self.int8)
+        model.speaker.require("encoder-decoder")
+        if not self.ensemble:
+            return model.speaker
+        others = [load(path, device, int8=self.int8) for path in self.ensemble]
+        for path, other in zip(self.ensemble, others, strict=True):
+            mine, theirs = model.tokenizer, other.tokenizer
+            if mine is not None and theirs is not None and mine.fingerprint != theirs.fingerprint:
+                raise RegardError(f"{path} has another vocabulary than {self.path}")
+        members = [model.module, *(other.module for other in others)]
+        return model.speaker.with_module(Ensemble(members))
+
+    @contextmanager
+    def _opened(self) -> Iterator[Iterable[bytes]]:
+        if self.file == STREAM:
+            yield sys.stdin.buffer
+            return
+        if not Path(self.file).is_file():
+            raise RegardError(f"there is no file {self.file}; to translate a text, pipe it in")
+        with open(self.file, "rb") as file:
+            yield file
+
+    def _found(
+        self, speaker: Speaker, lines: Iterable[str], beam: Beam, sampling: Sampling
+    ) -> Iterator[list[Translation]]:
+        if self.mbr:
+            return least_risky(speaker, lines, sampling, samples=self.mbr)
+        # Someone who types wants an answer to each line.
+        typed = self.file == STREAM and sys.stdin.isatty()
+        return translated(
+            speaker,
+            lines,
+            beam,
+            rows=1 if typed else self.rows,
+            limit=self.max_tokens,
+            prefix=self.prefix,
+            window=1 if typed else WINDOW,
+        )
+
+    def _print(self, speaker: Speaker, number: int, found: list[Translation]) -> None:
+        if self.json:
+            print(json.dumps(_facts(speaker, number, found), ensure_ascii=False))
+            return
+        for one in found:
+            columns = [str(number)] if self.n_best > 1 else []
+            columns += [f"{one.score:.4f}"] if self.scores or self.n_best > 1 else []
+            columns.append(one.text.replace("\n", " ").replace("\t", " "))
+            columns += [" ".join(pharaoh(one))] if self.alignments else []
+            put("\t".join(columns) + "\n")
+
+
+def pharaoh(one: Translation) -> list[str]:
+    """SOURCE-TARGET for each target token: the source token it looked at most."""
+    if one.attention is None:
+        return []
+    most = one.attention[: len(one.ids)].argmax(-1).tolist()
+    return [f"{source}-{target}" for target, source in enumerate(most)]
+
+
+def _lines(file: Iterable[bytes]) -> Iterator[str]:
+    for line in file:
+        yield line.decode("utf-8", "replace").rstrip("\r\n")
+
+
+def _facts(speaker: Speaker, number: int, found: list[Translation]) -> dict[str, Any]:
+    """What was found for one line, as JSON tells it."""
+    target, source = speaker.tokenizer, speaker.source_tokenizer
+    return {
+        "line": number,
+        "source": source.pieces(found[0].source) if source is not None else found[0].source,
+        "translations": [
+            {
+                "text": one.text,
+                "tokens": target.pieces(one.ids) if target is not None else one.ids,
+                "logprob": one.logprob,
+                "score": one.score,
+                **({} if one.attention is None else {"attention": one.attention.tolist()}),
+            }
+            for one in found
+        ],
+    }
+
+
+def _tree(speaker: Speaker, number: int, found: list[Translation]) -> dict[str, Any]:
+    """One search's candidates, as JSON tells them."""
+    tokenizer = speaker.tokenizer
+    steps = [
+        [
+            {
+                **asdict(one),
+                **({} if tokenizer is None else {"piece": tokenizer.pieces([one.token])[0]}),
+            }
+            for one in step
+        ]
+        for step in found[0].tree or []
+    ]
+    return {"line": number, "steps": steps}
+
+
+@contextmanager
+def _progress() -> Iterator[Any]:
+    """Lines and tokens a second, on a terminal's standard error."""
+    console = Console(stderr=True)
+    if not console.is_terminal or sys.stdout.isatty():
+        yield lambda tokens: None
+        return
+    columns = (
+        SpinnerColumn(),
+        MofNCompleteColumn(),
+        TextColumn("lines  {task.fields[rate]}"),
+        TimeElapsedColumn(),
+    )
+    begin, written = time.perf_counter(), 0
+    with Progress(*columns, console=console, transient=False) as progress:
+        task = progress.add_task("", total=None, rate="")
+
+        def done(tokens: int) -> None:
+            nonlocal written
+            written += tokens
+            rate = written / (time.perf_counter() - begin)
+            progress.update(task, advance=1, rate=f"{rate:,.0f} tokens/s")
+
+        yield done

@@ -1,0 +1,241 @@
+"""Texts written behind prompts, or from sources, as they come or whole (M21)."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from regard.decoding.beam import Hypothesis, search
+from regard.decoding.settings import Beam, Sampling
+from regard.decoding.speaker import Given, Speaker
+from regard.decoding.speculative import Speculation
+from regard.decoding.streaming import Spelling, Stops, checked_stops
+from regard.decoding.writing import End, Token, Writing
+from regard.errors import RegardError
+from regard.models.protocol import Memory
+
+
+@dataclass(frozen=True)
+class Piece:
+    """What one step adds to one text."""
+
+    row: int
+    text: str  # whole characters; may be empty while one is not whole or a stop string may begin
+    tokens: tuple[Token, ...]
+    end: End | None = None  # why the text is at its end
+
+
+@dataclass(frozen=True)
+class Written:
+    """A whole text."""
+
+    text: str  # without the prompt, what ends it, and stop strings
+    tokens: tuple[Token, ...]  # all that were drawn
+    end: End
+    logprob: float | None = None  # of all tokens together, if it was asked for
+    score: float | None = None  # of a beam search: what it was chosen by
+
+    @property
+    def ids(self) -> list[int]:
+        return [token.id for token in self.tokens]
+
+
+class Steps(Protocol):
+    """What takes rows further: `Writing`, or `Speculation`."""
+
+    @property
+    def open(self) -> bool: ...
+
+    def stop(self, number: int) -> None: ...
+
+    def step(self) -> list[Token]: ...
+
+
+@dataclass
+class Continuation:
+    """Texts that are being written; iterate over it for the pieces as they come."""
+
+    speaker: Speaker
+    steps: Steps
+    spellings: list[Spelling | None]
+    stops: list[Stops]
+    ended: list[bool] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.ended = [False] * len(self.stops)
+
+    @property
+    def acceptance(self) -> float | None:
+        """The share of a draft's proposals that were taken; None without a draft."""
+        return self.steps.acceptance if isinstance(self.steps, Speculation) else None
+
+    def __iter__(self) -> Iterator[Piece]:
+        while self.steps.open:
+            for token in self.steps.step():
+                if not self.ended[token.row]:
+                    yield self._piece(token)
+
+    def _piece(self, token: Token) -> Piece:
+        row, end = token.row, token.end
+        spelling, stops = self.spellings[row], self.stops[row]
+        text = ""
+        if spelling is not None:
+            new = "" if token.id in self.speaker.signs.ends else spelling.add(token.id)
+            text = stops.add(new)
+            if end is not None and not stops.stopped:
+                text += stops.add(spelling.end())
+            if stops.stopped:
+                end = "stop"
+                self.steps.stop(row)
+            elif end is not None:
+                text += stops.end()
+        self.ended[row] = end is not None
+        return Piece(row, text, (token,), end)
+
+    def whole(self) -> list[Written]:
+        """All texts, when each is at its end."""
+        pieces: list[list[Piece]] = [[] for _ in self.stops]
+        for piece in self:
+            pieces[piece.row].append(piece)
+        return [joined(row) for row in pieces]
+
+
+def joined(pieces: Sequence[Piece]) -> Written:
+    """The pieces of one text as a whole."""
+    tokens = tuple(token for piece in pieces for token in piece.tokens)
+    known = [token.logprob for token in tokens if token.logprob is not None]
+    end = pieces[-1].end if pieces else None
+    return Written(
+        "".join(piece.text for piece in pieces),
+        tokens,
+        end or "limit",
+        sum(known) if tokens and len(known) == len(tokens) else None,
+    )
+
+
+def continue_all(
+    speaker: Speaker,
+    given: Sequence[Given],
+    asked: Sampling | Sequence[Sampling],
+    *,
+    n: int = 1,
+    stop: Iterable[str] = (),
+    draft: Speaker | None = None,
+    ahead: int = 4,
+) -> Continuation:
+    """Begin `n` texts behind each prompt, or from each source.
+
+    `asked` is for all, or one for each that is given. The i-th text of a prompt is drawn with its
+    seed + i. `draft` proposes `ahead` tokens at a time, which the model accepts or replaces.
+    """
+    speaker.require("decoder", "encoder-decoder")
+    if n < 1:
+        raise RegardError(f"at least one text must be asked for, not {n}")
+    strings = checked_stops(stop)
+    if strings and speaker.tokenizer is None:
+        raise RegardError("stop strings need a tokenizer, and this model came without one")
+    each = [asked] * len(given) if isinstance(asked, Sampling) else list(asked)
+    if len(each) != len(given):
+        raise RegardError(f"{len(given)} prompts need as many settings, not {len(each)}")
+    settings = [replace(one, seed=one.seed + i) for one in each for i in range(n)]
+    copies = [index for index in range(len(given)) for _ in range(n)]
+    prompts, memory, draft_memory = _prompts(speaker, given, draft)
+    steps: Steps
+    if draft is None:
+        steps = Writing.begin(
+            speaker.module,
+            prompts,
+            settings,
+            context=speaker.context,
+            signs=speaker.signs,
+            device=speaker.device,
+            memory=memory,
+            copies=copies,
+        )
+    else:
+        draft.require(speaker.module.config.kind)
+        steps = Speculation.begin(
+            speaker.module,
+            draft.module,
+            prompts,
+            settings,
+            context=speaker.context,
+            draft_context=draft.context,
+            signs=speaker.signs,
+            device=speaker.device,
+            memory=memory,
+            draft_memory=draft_memory,
+            copies=copies,
+            ahead=ahead,
+        )
+    spellings = [
+        None
+        if speaker.tokenizer is None
+        else Spelling(speaker.tokenizer, *_before(speaker, given[which], prompts[which]))
+        for which in copies
+    ]
+    return Continuation(speaker, steps, spellings, [Stops(strings) for _ in copies])
+
+
+def _prompts(
+    speaker: Speaker, given: Sequence[Given], draft: Speaker | None
+) -> tuple[list[list[int]], Memory | None, Memory | None]:
+    """What the rows begin with, and the sources read by the model and its draft."""
+    if not speaker.reads:
+        return [speaker.prompt(one) for one in given], None, None
+    sources = [speaker.source(one) for one in given]
+    memory = speaker.encode(sources)
+    prompts = [[speaker.signs.begin] for _ in given]
+    return prompts, memory, draft.encode(sources) if draft is not None else None
+
+
+def search_all(
+    speaker: Speaker, given: Sequence[Given], beam: Beam, limit: int = 200
+) -> list[list[Written]]:
+    """The best continuations of each prompt by beam search; the best first."""
+    speaker.require("decoder")
+    prompts = [speaker.prompt(one) for one in given]
+    longest = max(map(len, prompts), default=0)
+    if longest > speaker.context:
+        raise RegardError(
+            f"the prompt has {longest:,} tokens, but the model's context holds "
+            f"{speaker.context:,}; shorten it"
+        )
+    if limit < 1:
+        raise RegardError(f"at least one token must be asked for, not {limit}")
+    limits = [min(limit, speaker.context + 1 - len(prompt)) for prompt in prompts]
+    found = search(
+        speaker.module, prompts, limits, beam, signs=speaker.signs, device=speaker.device
+    )
+    return [
+        [
+            _searched(speaker, hypothesis, row, prompt, one, "limit" if most == limit else "room")
+            for hypothesis in answer.hypotheses
+        ]
+        for row, (prompt, one, most, answer) in enumerate(
+            zip(prompts, given, limits, found, strict=True)
+        )
+    ]
+
+
+def _searched(
+    speaker: Speaker,
+    hypothesis: Hypothesis,
+    row: int,
+    prompt: Sequence[int],
+    given: Given,
+    short: End,
+) -> Written:
+    text = ""
+    if speaker.tokenizer is not None:
+        spelling = Spelling(speaker.tokenizer, *_before(speaker, given, prompt))
+        text = "".join(map(spelling.add, hypothesis.ids)) + spelling.end()
+    tokens = tuple(Token(row, token) for token in hypothesis.ids)
+    end: End = "end" if hypothesis.ended else short
+    return Written(text, tokens, end, hypothesis.logprob, hypothesis.worth)
+
+
+def _before(speaker: Speaker, given: Given, prompt: Sequence[int]) -> tuple[Sequence[int], str]:
+    """What stands before a text that is written: the prompt, but not a source."""
+    if speaker.reads:
+        return (), ""
+    return prompt, given if isinstance(given, str) else speaker.text(prompt)

@@ -1,0 +1,124 @@
+"""A model and the tokenizers it reads and writes with: from text to text."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from operator import index
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from regard.data.batch import padded
+from regard.decoding.settings import Signs
+from regard.errors import RegardError
+from regard.models.attention import any_shape
+from regard.models.protocol import Memory
+from regard.models.transformer import Transformer
+from regard.text.damage import mended
+from regard.text.tokenizer import Tokenizer
+
+ABILITIES = {
+    "decoder": "continues texts (`generate`, `score`, `embed`)",
+    "encoder": "fills gaps (`fill`, `embed`)",
+    "encoder-decoder": "translates (`translate`, `generate`, `score`, `embed`)",
+}
+Given = str | Sequence[int]  # a text, or token ids as they are
+
+
+@dataclass(frozen=True)
+class Speaker:
+    """What a search needs of a model beside the protocol."""
+
+    module: Transformer
+    signs: Signs
+    tokenizer: Tokenizer | None = None  # of what is written; None: only ids can be given and had
+    source_tokenizer: Tokenizer | None = None  # of what is read, for encoder–decoders
+
+    @property
+    def device(self) -> torch.device:
+        return self.module.embed.tokens.weight.device
+
+    @property
+    def context(self) -> int:
+        return self.module.config.context
+
+    @property
+    def reads(self) -> bool:
+        """Whether it writes from a source."""
+        return self.module.config.kind == "encoder-decoder"
+
+    def with_module(self, module: Any) -> "Speaker":
+        """The same with another model of the same vocabulary, such as an ensemble."""
+        return replace(self, module=module)
+
+    def require(self, *kinds: str) -> None:
+        """Refuse what a model of this kind cannot do."""
+        kind = self.module.config.kind
+        if kind not in kinds:
+            raise RegardError(f"this model ({kind}) cannot do that: it {ABILITIES[kind]}")
+
+    def ids(self, given: Given, source: bool = False) -> list[int]:
+        """The ids of a text, without what begins and ends it; ids are checked."""
+        if not isinstance(given, str):
+            return self._checked(given, source)
+        tokenizer = self.source_tokenizer if source else self.tokenizer
+        if tokenizer is None:
+            raise RegardError("this model came without a tokenizer; give token ids instead of text")
+        return tokenizer.encode(mended(given) if source else given).tolist()
+
+    def prompt(self, given: Given) -> list[int]:
+        """What a row begins with; ids of a model without a tokenizer are taken as they are."""
+        ids = self.ids(given)
+        return ids if ids and self.tokenizer is None else [self.signs.begin, *ids]
+
+    def source(self, given: Given) -> list[int]:
+        """A source as the model reads it, its end included."""
+        ids = self.ids(given, source=True)
+        if not ids:
+            raise RegardError("the source is empty; give something to read")
+        ids = ids if ids[-1] in self.signs.ends else [*ids, self.signs.ends[0]]
+        if len(ids) > self.context:
+            raise RegardError(
+                f"a source of {len(ids):,} tokens is too long; this model reads {self.context:,}"
+            )
+        return ids
+
+    def encode(self, sources: Sequence[Sequence[int]]) -> Memory:
+        """Sources of any lengths, read once."""
+        tokens, lengths = padded_rows(sources, self.device)
+        whole = int(lengths.min()) == tokens.shape[1]
+        with torch.inference_mode(), any_shape():
+            return self.module.encode(tokens, None if whole else lengths)
+
+    def text(self, ids: Sequence[int]) -> str:
+        """What the ids spell; nothing without a tokenizer."""
+        return self.tokenizer.decode(ids) if self.tokenizer is not None else ""
+
+    def _checked(self, given: Sequence[int], source: bool) -> list[int]:
+        try:
+            ids = [index(token) for token in given]
+        except TypeError:
+            raise RegardError(f"a prompt must be text or token ids, not {given!r:.80}") from None
+        config = self.module.config
+        known = (config.source_vocabulary if source else 0) or config.vocabulary
+        strange = [token for token in ids if not 0 <= token < known]
+        if strange:
+            raise RegardError(
+                f"token id {strange[0]} does not exist; this model knows 0 to {known - 1}"
+            )
+        return ids
+
+
+def batches(lengths: Sequence[int], rows: int) -> list[list[int]]:
+    """Which to take together: up to `rows` of about the same length, the longest first."""
+    if rows < 1:
+        raise RegardError(f"at least one row must be computed at once, not {rows}")
+    order = sorted(range(len(lengths)), key=lambda index: -lengths[index])
+    return [order[first : first + rows] for first in range(0, len(order), rows)]
+
+
+def padded_rows(rows: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor]:
+    """Rows of ids as one tensor (rows, longest), padded on the right, and their lengths (rows,)."""
+    tokens, lengths = padded([np.asarray(row, np.int64) for row in rows])
+    return tokens.to(device), lengths

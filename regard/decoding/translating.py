@@ -1,0 +1,174 @@
+"""Many sources translated by beam search, in order, in batches of about the same length."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+
+from torch import Tensor
+
+from regard.decoding.beam import Candidate, Hypothesis, search
+from regard.decoding.continuing import continue_all
+from regard.decoding.risk import least_risk
+from regard.decoding.settings import Beam, Sampling
+from regard.decoding.speaker import Given, Speaker, batches
+from regard.errors import RegardError
+
+WINDOW = 64  # batches that are sorted by length together, when lines come one by one
+
+
+@dataclass(frozen=True)
+class Translation:
+    """One way to say a source in the other language."""
+
+    text: str
+    ids: list[int]
+    logprob: float
+    score: float  # what it was chosen by: with its penalties, or its expected utility
+    source: list[int]  # as the model read it, its end included
+    attention: Tensor | None = None  # (target tokens and the end, source tokens)
+    tree: list[list[Candidate]] | None = None  # of the whole search
+
+
+def limit_for(source: int, context: int, asked: int = 0) -> int:
+    """How many tokens, the end included, may be written for a source of so many."""
+    return min(asked or int(1.5 * source) + 10, context)
+
+
+def translate_ids(
+    speaker: Speaker,
+    sources: Sequence[Sequence[int]],
+    beam: Beam,
+    *,
+    prefixes: Sequence[Sequence[int]] | None = None,
+    limit: int = 0,
+) -> list[list[Translation]]:
+    """The best translations of each source (token ids, their end included), as one batch."""
+    begins = [[]] * len(sources) if prefixes is None else prefixes
+    prompts = [[speaker.signs.begin, *prefix] for prefix in begins]
+    limits = [
+        min(limit_for(len(source), speaker.context, limit), speaker.context + 1 - len(prompt))
+        for source, prompt in zip(sources, prompts, strict=True)
+    ]
+    if limits and min(limits) < 1:
+        raise RegardError(f"a forced beginning leaves no room in {speaker.context:,} positions")
+    found = search(
+        speaker.module,
+        prompts,
+        limits,
+        beam,
+        signs=speaker.signs,
+        device=speaker.device,
+        memory=speaker.encode(sources),
+    )
+    return [
+        [
+            _translation(speaker, source, prefix, hypothesis, one.tree)
+            for hypothesis in one.hypotheses
+        ]
+        for source, prefix, one in zip(sources, begins, found, strict=True)
+    ]
+
+
+def _translation(
+    speaker: Speaker,
+    source: Sequence[int],
+    prefix: Sequence[int],
+    hypothesis: Hypothesis,
+    tree: list[list[Candidate]] | None,
+) -> Translation:
+    ids = [*prefix, *hypothesis.ids]
+    attention = hypothesis.attention
+    if attention is not None:
+        attention = attention[:, : len(source)].cpu()
+    return Translation(
+        speaker.text(ids),
+        ids,
+        hypothesis.logprob,
+        hypothesis.worth,
+        list(source),
+        attention,
+        tree,
+    )
+
+
+def translated(
+    speaker: Speaker,
+    lines: Iterable[Given],
+    beam: Beam,
+    *,
+    rows: int = 32,
+    limit: int = 0,
+    prefix: Given = "",
+    window: int = WINDOW,
+) -> Iterator[list[Translation]]:
+    """For each line, in order, its best translations; an empty line has one that is empty.
+
+    So many `rows` are computed at once, of about the same length: `window` batches are gathered,
+    sorted and given out. `prefix` is how every translation must begin.
+    """
+    speaker.require("encoder-decoder")
+    if rows < 1 or limit < 0:
+        raise RegardError(f"at least one row and no negative limit, not {rows} rows, limit {limit}")
+    forced = speaker.ids(prefix) if len(prefix) else []
+    given = enumerate(lines, 1)
+    while some := list(islice(given, rows * window)):
+        sources = [_source(speaker, line, number) for number, line in some]
+        found: list[list[Translation]] = [
+            [Translation("", [], 0.0, 0.0, [])] if not source else [] for source in sources
+        ]
+        wanted = [index for index, source in enumerate(sources) if source]
+        for batch in batches([len(sources[index]) for index in wanted], rows):
+            chosen = [wanted[which] for which in batch]
+            answers = translate_ids(
+                speaker,
+                [sources[index] for index in chosen],
+                beam,
+                prefixes=[forced] * len(chosen),
+                limit=limit,
+            )
+            for index, answer in zip(chosen, answers, strict=True):
+                found[index] = answer
+        yield from found
+
+
+def translate_all(
+    speaker: Speaker, sources: Sequence[Sequence[int]], beam: Beam, rows: int = 32
+) -> list[list[Translation]]:
+    """The same for sources that are ids already, all at once."""
+    return list(translated(speaker, sources, beam, rows=rows, window=max(1, len(sources))))
+
+
+def _source(speaker: Speaker, line: Given, number: int) -> list[int]:
+    """A line as the model reads it; nothing for a blank one."""
+    line = line.strip() if isinstance(line, str) else line
+    try:
+        return speaker.source(line) if len(line) else []
+    except RegardError as error:
+        raise RegardError(f"line {number:,}: {error}") from None
+
+
+def least_risky(
+    speaker: Speaker,
+    lines: Iterable[Given],
+    sampling: Sampling,
+    *,
+    samples: int,
+    utility: str = "chrf",
+    rows: int = 32,
+) -> Iterator[list[Translation]]:
+    """For each line the sample that agrees best with all samples: minimum Bayes risk."""
+    speaker.require("encoder-decoder")
+    for number, line in enumerate(lines, 1):
+        source = _source(speaker, line, number)
+        if not source:
+            yield [Translation("", [], 0.0, 0.0, [])]
+            continue
+        limit = limit_for(len(source), speaker.context, sampling.limit)
+        asked = replace(sampling, limit=limit, logprobs=0)
+        written = continue_all(speaker, [source], asked, n=samples).whole()
+        choice = least_risk([one.text for one in written], utility)
+        best = written[choice.index]
+        ids = [token for token in best.ids if token not in speaker.signs.ends]
+        yield [
+            Translation(best.text, ids, best.logprob or 0.0, choice.utilities[choice.index], source)
+        ]

@@ -1,0 +1,82 @@
+"""`regard fill`: the gaps of a text, and what may stand in them."""
+
+import io
+import json
+import sys
+
+import pytest
+from command_line import call, mistake
+from rich.console import Console
+
+from regard.commands.fill import Fill
+from regard.decoding.filling import filled
+from regard.loading import speaker_of
+from regard.training.formats import percent
+from regard.training.runs import open_run
+
+TEXT = "the [mask] sat on<mask> né"
+
+
+def test_the_filled_text_comes_first_and_then_each_candidate(encoder):
+    run = open_run(encoder)
+    expected = filled(speaker_of(run), TEXT, top=3)
+    said = call("fill", encoder, TEXT, "--top", 3)
+    text, empty, head, *rows = said.out.splitlines()
+    assert (said.code, said.err, empty) == (0, "", "")
+    assert text == expected.text
+    assert head.split() == ["gap", "token", "probability"]
+    assert len(rows) == 6
+    for number, (gap, ids) in enumerate(zip(expected.gaps, expected.ids, strict=True)):
+        some = rows[3 * number : 3 * number + 3]
+        assert some[0].split()[0] == str(number + 1)
+        for row, candidate, piece in zip(some, gap, run.tokenizer.pieces(ids), strict=True):
+            assert f" {piece} " in row
+            assert row.endswith(percent(candidate.probability, 3))
+
+
+def test_json_holds_every_candidate(encoder):
+    expected = filled(speaker_of(open_run(encoder)), TEXT)
+    said = call("fill", encoder, "-", "--json", stdin=f"{TEXT}\n".encode())
+    found = json.loads(said.out)
+    assert found["text"] == expected.text
+    assert [[c["token"] for c in gap] for gap in found["gaps"]] == [
+        [c.text for c in gap] for gap in expected.gaps
+    ]
+    assert [tuple(c["id"] for c in gap) for gap in found["gaps"]] == list(expected.ids)
+    for gap in found["gaps"]:
+        assert len(gap) == 5
+        shares = [c["probability"] for c in gap]
+        assert shares == sorted(shares, reverse=True)
+        assert 0 < sum(shares) < 1
+
+
+def test_a_terminal_is_not_sent_what_it_would_obey(encoder, monkeypatch):
+    out = io.StringIO()
+    out.isatty = lambda: True
+    monkeypatch.setattr(sys, "stdout", out)
+    Fill(str(encoder), "a\x1b[2J [mask]").run(Console(file=out, color_system=None))
+    assert "a\\x1b[2J" in out.getvalue()
+    assert "\x1b" not in out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("the cat",), "there is no gap to fill"),
+        (("-",), "there is no gap to fill"),
+        (("<mask>" * 100,), "102 tokens; this model reads at most 32"),
+        ((TEXT, "--top", "0"), "--top must be at least 1"),
+        ((TEXT, "--top", "-3"), "--top must be at least 1"),
+        ((TEXT, "--device", "abacus"), "abacus"),
+    ],
+)
+def test_a_wrong_command_is_one_sentence_and_nothing_is_printed(encoder, arguments, words):
+    said = call("fill", encoder, *arguments)
+    assert words in mistake(said)
+    assert said.out == ""
+
+
+def test_runs_that_do_not_fill_gaps_are_told_apart(decoder):
+    assert "(decoder) cannot do that" in mistake(call("fill", decoder, TEXT))
+    assert "is no run" in mistake(call("fill", "nowhere", TEXT))
+    assert call("fill", decoder, TEXT, "--top", "nan").code == 2

@@ -1,0 +1,141 @@
+"""`regard translate`: lines in, lines out, in order, whatever is asked beside."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from command_line import call, mistake
+
+from regard.data.pairs import Pair, encode_pairs
+from regard.decoding.settings import Beam
+from regard.loading import load
+from regard.training.evaluation import translations
+from regard.training.runs import open_run
+
+
+@pytest.fixture
+def lines(data: Path) -> list[str]:
+    return (data / "source2").read_text(encoding="utf-8").split("\n")[:5]
+
+
+@pytest.mark.parametrize("kind", ["translator", "separate"])
+def test_lines_are_translated_as_evaluation_translates_them(request, lines, kind):
+    folder = request.getfixturevalue(kind)
+    run = open_run(folder)
+    pairs = encode_pairs([Pair(line, "") for line in lines], run.source_tokenizer, run.tokenizer)
+    for beams in (1, 4):
+        expected = translations(run.module, pairs, run.tokenizer, beam=Beam(beams=beams))
+        text = "\n\n".join(lines).encode()
+        said = call("translate", folder, "--beam", beams, "--rows", 2, stdin=text)
+        assert said == (0, "\n\n".join(expected) + "\n", "")
+
+
+def test_a_file_is_read_as_standard_input_is(translator, data):
+    path = data / "source2"
+    expected = call("translate", translator, stdin=path.read_bytes())
+    assert call("translate", translator, path) == expected
+    assert len(expected.out.splitlines()) == len(path.read_text().splitlines())
+
+
+def test_sides_with_vocabularies_of_their_own_are_read_by_their_own(separate):
+    run = open_run(separate)
+    assert run.source_tokenizer is not run.tokenizer
+    assert call("translate", separate, stdin=b"the cat").code == 0
+
+
+def test_the_n_best_come_with_number_and_score_best_first(translator, lines):
+    said = call("translate", translator, "--n-best", 3, stdin="\n".join(lines[:2]).encode())
+    rows = [line.split("\t") for line in said.out.splitlines()]
+    assert [row[0] for row in rows] == ["1"] * 3 + ["2"] * 3
+    for number in ("1", "2"):
+        scores = [float(row[1]) for row in rows if row[0] == number]
+        assert scores == sorted(scores, reverse=True)
+    assert len({row[2] for row in rows[:3]}) == 3
+
+
+def test_alignments_name_the_source_token_each_target_token_looked_at(translator, lines):
+    said = call("translate", translator, "--alignments", "--scores", "--json", stdin=b"the cat")
+    (found,) = json.loads(said.out)["translations"]
+    weights = torch.tensor(found["attention"])
+    assert len(found["tokens"]) <= len(weights) <= len(found["tokens"]) + 1  # the end, if written
+    assert weights.shape[1] == len(json.loads(said.out)["source"])
+    torch.testing.assert_close(weights.sum(-1), torch.ones(len(weights)))
+    plain = call("translate", translator, "--alignments", "--scores", stdin=b"the cat").out
+    score, text, pairs = plain.rstrip("\n").split("\t")
+    assert text == found["text"]
+    assert float(score) == pytest.approx(found["score"], abs=1e-4)
+    most = weights[: len(found["tokens"])].argmax(-1).tolist()
+    assert pairs.split() == [f"{source}-{target}" for target, source in enumerate(most)]
+
+
+def test_a_forced_beginning_begins_every_translation(translator, lines):
+    forced = "straße"
+    said = call("translate", translator, "--prefix", forced, stdin="\n".join(lines).encode())
+    assert all(line.startswith(forced) for line in said.out.splitlines())
+    plain = call("translate", translator, stdin="\n".join(lines).encode())
+    assert not all(line.startswith(forced) for line in plain.out.splitlines())
+
+
+def test_the_tree_holds_every_step(translator, tmp_path):
+    said = call("translate", translator, "--tree", tmp_path / "tree.jsonl", stdin=b"the cat\n\na")
+    trees = [json.loads(line) for line in (tmp_path / "tree.jsonl").read_text().splitlines()]
+    assert [tree["line"] for tree in trees] == [1, 2, 3]
+    assert trees[1]["steps"] == []
+    kept = [one for one in trees[0]["steps"][0] if one["fate"] == "kept"]
+    assert len(kept) == 5
+    assert said.code == 0
+
+
+def test_a_run_with_itself_is_an_ensemble_that_says_the_same(translator, lines):
+    text = "\n".join(lines).encode()
+    alone = call("translate", translator, "--scores", stdin=text)
+    both = call("translate", translator, "--scores", "--ensemble", translator, stdin=text)
+    for one, other in zip(alone.out.splitlines(), both.out.splitlines(), strict=True):
+        assert one.split("\t")[1] == other.split("\t")[1]
+        assert float(one.split("\t")[0]) == pytest.approx(float(other.split("\t")[0]), abs=2e-4)
+
+
+def test_the_least_risky_sample_is_one_that_was_drawn(translator):
+    options = ("--mbr", 8, "--seed", 3)
+    said = call("translate", translator, *options, stdin=b"the cat\n\n")
+    assert said == call("translate", translator, *options, stdin=b"the cat\n\n")
+    model = load(translator)
+    limit = int(1.5 * len(model.speaker.source("the cat"))) + 10
+    drawn = model.generate("the cat", n=8, seed=3, max_tokens=limit)
+    assert said.out.split("\n")[0] in {one.text for one in drawn}
+    assert said.out.split("\n")[1] == ""
+
+
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        ("--beam 0", "beams must be a whole number, 1 to 1024"),
+        ("--n-best 9", "raise beams"),
+        ("--length-penalty nan", "length_penalty must be"),
+        ("--coverage-penalty -1", "coverage_penalty must be between 0 and 100"),
+        ("--rows 0", "--rows must be at least 1"),
+        ("--max-tokens -3", "--max-tokens must not be negative"),
+        ("--mbr -1", "--mbr must not be negative"),
+        ("--mbr 4 --alignments", "--alignments is for beam search"),
+        ("--temperature nan", "temperature must be"),
+        ("--tree /dev/null/tree", "cannot write"),
+        ("--ensemble nowhere", "nowhere"),
+    ],
+)
+def test_a_wrong_option_is_one_sentence_and_nothing_is_printed(translator, option, words):
+    said = call("translate", translator, *option.split(), stdin=b"the cat")
+    assert words in mistake(said)
+    assert said.out == ""
+
+
+def test_a_line_too_long_is_named_before_its_batches_are_translated(translator):
+    text = ("the cat\n" + "dog " * 500 + "\nthe dog").encode()
+    said = call("translate", translator, stdin=text)
+    assert "line 2: a source of 501 tokens is too long" in mistake(said)
+    assert said.out == ""
+
+
+def test_what_does_not_translate_and_what_is_no_file_is_said(decoder, translator):
+    assert "it continues texts" in mistake(call("translate", decoder, stdin=b"the"))
+    assert "there is no file nowhere.txt" in mistake(call("translate", translator, "nowhere.txt"))

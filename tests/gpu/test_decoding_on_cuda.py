@@ -1,0 +1,106 @@
+"""Searches on a GPU give what they give on a CPU."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from regard.decoding.beam import search
+from regard.decoding.settings import Beam, Sampling
+from regard.decoding.writing import Writing
+from regard.models.int8 import quantise
+from regard.models.presets import preset
+from regard.models.transformer import Transformer, build
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+
+
+def model(name: str, **changes: object) -> Transformer:
+    """Weights drawn wide, so that no two answers are nearly alike."""
+    module = build(replace(preset(name), **changes)).eval()
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for weight in module.parameters():
+            if weight.dim() == 2:
+                weight.copy_(torch.randn(weight.shape, generator=generator) * 0.3)
+    return module
+
+
+@pytest.fixture(autouse=True)
+def exact_products():
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    yield
+    torch.set_float32_matmul_precision(before)
+
+
+@pytest.mark.parametrize("name", ["gpt2-tiny", "llama-tiny"])
+def test_rows_are_written_alike(name):
+    module = model(name)
+    prompts = [[1, 7, 9, 30], [1, 8], [1, 40, 41, 42, 43, 44]]
+    asked = [
+        Sampling(limit=12, temperature=0.0),
+        Sampling(limit=20, top_p=0.9, top_k=50, seed=3, logprobs=2),
+        Sampling(limit=16, min_p=0.05, repetition_penalty=1.3, seed=4),
+    ]
+    found = []
+    for device in ("cpu", "cuda"):
+        writing = Writing.begin(module.to(device), prompts, asked, context=64, device=device)
+        tokens = []
+        while writing.open:
+            tokens += [(token.row, token.id, token.end) for token in writing.step()]
+        found.append(tokens)
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("name", ["t5-tiny", "marian-tiny"])
+@pytest.mark.parametrize("coverage", [0.0, 0.3])
+def test_beams_find_the_same_with_the_same_attention(name, coverage):
+    module = model(name)
+    lengths = torch.tensor([5, 9, 2, 7])
+    source = torch.randint(5, 256, (4, 9), generator=torch.Generator().manual_seed(1))
+    beam = Beam(beams=4, n_best=2, attention=True, coverage_penalty=coverage)
+    found = []
+    for device in ("cpu", "cuda"):
+        module.to(device)
+        with torch.inference_mode():
+            memory = module.encode(source.to(device), lengths)
+        found.append(search(module, [[1]] * 4, [12] * 4, beam, device=device, memory=memory))
+    for here, there in zip(*found, strict=True):
+        for one, other in zip(here.hypotheses, there.hypotheses, strict=True):
+            assert one.ids == other.ids
+            assert one.worth == pytest.approx(other.worth, abs=1e-4)
+            torch.testing.assert_close(one.attention, other.attention.cpu(), atol=1e-4, rtol=1e-3)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_eight_bit_weights_give_what_their_rounded_weights_give(dtype):
+    module = model("gpt2-tiny").to(dtype)
+    small = quantise(module).cuda()
+    rounded = model("gpt2-tiny").to(dtype)
+    with torch.no_grad():
+        for name, part in small.named_modules():
+            if type(part).__name__ == "Int8Linear" and not name.startswith("head"):
+                target = rounded.get_submodule(name)
+                target.weight.copy_((part.weight.float() * part.scale.float().reshape(-1, 1)).cpu())
+    tokens = torch.randint(5, 256, (3, 20), generator=torch.Generator().manual_seed(2))
+    with torch.inference_mode():
+        got = small.hidden(tokens.cuda()).float().cpu()
+        wanted = rounded.cuda().hidden(tokens.cuda()).float().cpu()
+    bound = 1e-4 if dtype == torch.float32 else 0.1
+    assert (got - wanted).abs().max() <= bound * wanted.abs().max()
+
+
+def test_eight_bit_weights_take_less_memory():
+    module = model("gpt2", layers=2)
+
+    def held(made: torch.nn.Module) -> int:
+        torch.cuda.empty_cache()
+        before = torch.cuda.memory_allocated()
+        made.cuda()
+        return torch.cuda.memory_allocated() - before
+
+    small = quantise(module)
+    linear = sum(p.numel() for n, p in module.named_parameters() if "block" in n and p.dim() == 2)
+    saved = held(module) - held(small)
+    assert saved > 3 * linear - module.config.vocabulary * module.config.width * 1.1

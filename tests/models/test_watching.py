@@ -1,0 +1,162 @@
+"""A state that watches its source, and rows that share one: as if each had been read anew."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tiny_models import assert_same, ids, memory_of, memory_of_row, tiny
+from torch import Tensor
+
+import regard
+from regard.errors import RegardError
+from regard.models.state import KeyValueState
+from regard.models.transformer import Transformer
+
+READERS = ["t5-tiny", "marian-tiny", "regard-2-encoder-decoder"]
+
+
+def looks(model: Transformer, tokens: Tensor, memory, **named) -> Tensor:
+    """What the tape says of a pass: (rows, layers, heads, new, source positions)."""
+    with regard.record(model) as tape:
+        model(tokens, memory, **named)
+    names = [f"decoder.blocks.{layer}.cross" for layer in range(model.config.layers)]
+    return torch.stack([tape[name].probabilities for name in names], dim=1)
+
+
+# --- what a watching state sees --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", READERS)
+@pytest.mark.parametrize("sources", [[5, 5, 5], [5, 2, 3]])
+@torch.no_grad()
+def test_what_is_seen_is_what_the_tape_records(case: str, sources: list[int]):
+    model, texts = tiny(case), ids(3, 7)
+    memory = memory_of(model, 3, sources)
+    whole = looks(model, texts, memory)
+    state = model.start(3, 7, watch=True)
+    assert state.seen is None
+    for first, last in ((0, 3), (3, 4), (4, 7)):
+        logits = model(texts[:, first:last], memory, state)
+        assert state.seen.shape == (3, model.config.layers, 4, last - first, 5)
+        assert_same(state.seen, whole[..., first:last, :])
+        assert_same(state.seen.sum(-1), torch.ones_like(state.seen[..., 0]))
+        assert_same(logits, model(texts, memory)[:, first:last])
+    for row, length in enumerate(sources):
+        assert state.seen[row, ..., length:].abs().sum() == 0
+    assert whole[..., :2].std() > 0.05  # else all would look alike
+
+
+@pytest.mark.parametrize("case", READERS)
+@torch.no_grad()
+def test_what_is_seen_by_ragged_rows_is_what_each_sees_alone(case: str):
+    model, texts, counts, sources = tiny(case), ids(3, 4), [2, 4, 1], [3, 5, 1]
+    state = model.start(3, 9, watch=True)
+    model(texts, memory_of(model, 3, sources), state, lengths=counts)
+    for row, (count, length) in enumerate(zip(counts, sources, strict=True)):
+        memory = memory_of_row(model, 3, row, length)
+        alone = looks(model, texts[row : row + 1, :count], memory)
+        assert_same(state.seen[row, ..., :count, :length], alone[0])
+
+
+@torch.no_grad()
+def test_watching_changes_no_logit_to_the_bit():
+    model, texts, memory = tiny("marian-tiny"), ids(2, 6), memory_of(tiny("marian-tiny"), 2, [5, 2])
+    plain, watching = model.start(2, 6), model.start(2, 6, watch=True)
+    for token in texts.split(2, dim=1):
+        assert torch.equal(model(token, memory, plain), model(token, memory, watching))
+    assert plain.seen is None
+
+
+def test_where_there_is_no_source_watching_is_refused():
+    with pytest.raises(RegardError, match="reads no source, so there is nothing to watch"):
+        tiny("gpt2-tiny").start(2, 4, watch=True)
+
+
+# --- rows that share a source ----------------------------------------------------------------
+
+SOURCES = [5, 2, 3]
+
+
+def check_against_anew(
+    model: Transformer, state: KeyValueState, origin: list[int], held: list[Tensor], turn: int
+) -> None:
+    """One more step, compared with a pass over each row's whole text with its own source."""
+    new = ids(len(held), 1 + turn % 2, seed=40 + turn)
+    logits = model(new, None, state)
+    for row, text in enumerate(held):
+        held[row] = torch.cat((text, new[row]))
+        memory = memory_of_row(model, 3, origin[row], SOURCES[origin[row]])
+        wanted = model(held[row][None], memory)[0, -new.shape[1] :]
+        assert_same(logits[row], wanted)
+        seen = looks(model, held[row][None], memory)[0, ..., -new.shape[1] :, :]
+        assert_same(state.seen[row, ..., : SOURCES[origin[row]]], seen)
+        assert state.seen[row, ..., SOURCES[origin[row]] :].abs().sum() == 0
+    assert state.lengths == [len(text) for text in held]
+
+
+orders = st.one_of(
+    st.lists(st.integers(0, 99), min_size=1, max_size=8),  # anything
+    st.integers(1, 4).map(lambda each: [r for r in range(6) for _ in range(each)]),  # beams
+    st.permutations(range(6)),
+    st.lists(st.integers(0, 99), min_size=1, max_size=3).map(sorted),  # some leave
+)
+
+
+@pytest.mark.parametrize("case", ["t5-tiny", "marian-tiny"])
+@settings(max_examples=30)
+@given(turns=st.lists(orders, min_size=1, max_size=4), ragged=st.booleans())
+@torch.no_grad()
+def test_any_reorders_are_as_if_each_row_had_been_read_anew(case, turns, ragged):
+    model = tiny(case)
+    counts = [2, 1, 3] if ragged else [2, 2, 2]
+    texts = ids(3, 3)
+    state = model.start(3, 20, watch=True)
+    model(texts, memory_of(model, 3, SOURCES), state, lengths=counts)
+    held = [texts[row, :count] for row, count in enumerate(counts)]
+    origin = [0, 1, 2]
+    for turn, order in enumerate(turns):
+        rows = [row % state.rows for row in order]
+        state.reorder(rows)
+        held, origin = [held[row] for row in rows], [origin[row] for row in rows]
+        check_against_anew(model, state, origin, held, turn)
+
+
+@pytest.mark.parametrize(
+    "turns",
+    [
+        [[0, 0, 1, 1, 2, 2], [0, 0, 0, 1, 1, 1, 2, 2, 2]],  # beams, then more of them from beam 0
+        [[0, 0, 1, 1, 2, 2], [1, 0, 2, 2, 5, 4], [2, 3]],  # permuted within sources; two leave
+        [[0, 0, 1, 1, 2, 2], [0, 2, 1, 3, 4, 5]],  # no longer side by side
+        [[0, 1, 2, 0, 1, 2], [0, 3, 1, 4, 2, 5]],  # side by side again
+        [[2, 2, 0, 0, 0, 0]],  # groups of two and four
+        [[1, 1, 1, 1], [0], [0, 0, 0], [2, 1]],
+    ],
+)
+@torch.no_grad()
+def test_reorders_that_share_split_and_join_sources(turns: list[list[int]]):
+    model, texts = tiny("marian-tiny"), ids(3, 2)
+    state = model.start(3, 20, watch=True)
+    model(texts, memory_of(model, 3, SOURCES), state)
+    held, origin = list(texts), [0, 1, 2]
+    for turn, rows in enumerate(turns):
+        state.reorder(rows)
+        held, origin = [held[row] for row in rows], [origin[row] for row in rows]
+        check_against_anew(model, state, origin, held, turn)
+
+
+@torch.no_grad()
+def test_beams_of_a_source_share_its_keys_and_values():
+    """What the sharing is for: as many rows as sources are kept, however many beams read them."""
+    model = tiny("marian-tiny")
+    state = model.start(3, 9)
+    model(ids(3, 2), memory_of(model, 3, SOURCES), state)
+    kept = [layer.keys.data_ptr() for layer in state.reading.layers]
+    for rows, sources in (
+        ([row for row in range(3) for _ in range(5)], 3),
+        ([*range(10, 15), *range(5)], 2),
+        ([0, 5, 1], 3),
+    ):
+        state.reorder(rows)
+        assert [len(layer.keys) for layer in state.reading.layers] == [sources] * 2
+        if len(rows) == 15:  # nobody left, so nothing is copied
+            assert [layer.keys.data_ptr() for layer in state.reading.layers] == kept

@@ -1,0 +1,181 @@
+"""`regard.load(path)` and then: generate, stream, translate, score, fill, embed."""
+
+import numpy as np
+import pytest
+import torch
+
+import regard
+from regard.decoding.settings import Beam, Sampling
+from regard.errors import RegardError
+from regard.loading import Model
+from regard.text.learning import learn
+
+TEXT = "the cat sat on the mat. a dog ran under the cat, and straße! " * 3
+
+
+@pytest.fixture(scope="module")
+def models() -> dict[str, Model]:
+    tokenizer = learn("char", [TEXT], 0)
+    made = {}
+    for name in ("gpt2-tiny", "bert-tiny", "marian-tiny"):
+        torch.manual_seed(0)
+        config = regard.preset(name)
+        from dataclasses import replace
+
+        module = regard.build(replace(config, vocabulary=len(tokenizer), context=48)).eval()
+        with torch.no_grad():
+            for weight in module.parameters():
+                if weight.dim() == 2:
+                    weight.normal_(0, 0.25)
+        source = tokenizer if config.kind == "encoder-decoder" else None
+        made[config.kind] = Model(module, {}, tokenizer, source)
+    return made
+
+
+def test_one_prompt_or_several_n_times_each_in_order(models):
+    model = models["decoder"]
+    asked = {"max_tokens": 6, "temperature": 0.9, "seed": 4}
+    several = model.generate(["the c", "a d"], n=2, **asked)
+    assert len(several) == 4
+    alone = [
+        model.generate(prompt, **{**asked, "seed": seed})[0]
+        for prompt in ("the c", "a d")
+        for seed in (4, 5)
+    ]
+    assert [one.text for one in several] == [one.text for one in alone]
+    assert [one.ids for one in several] == [one.ids for one in alone]
+
+
+def test_ids_may_be_a_list_an_array_or_a_tensor(models):
+    model = models["decoder"]
+    ids = model.tokenizer.encode("the c")
+    wanted = model.generate("the c", max_tokens=5, temperature=0.0)[0].ids
+    for given in (ids.tolist(), ids, torch.tensor(ids.tolist()), [ids.tolist()]):
+        assert model.generate(given, max_tokens=5, temperature=0.0)[0].ids == wanted
+
+
+def test_a_stream_brings_the_pieces_of_the_whole(models):
+    model = models["decoder"]
+    asked = [Sampling(limit=9, seed=1), Sampling(limit=5, seed=2, temperature=0.0)]
+    whole = model.stream(["the", "a"], asked).whole()
+    texts, ends = ["", ""], [None, None]
+    for piece in model.stream(["the", "a"], asked):
+        assert ends[piece.row] is None
+        texts[piece.row] += piece.text
+        ends[piece.row] = piece.end
+    assert texts == [one.text for one in whole]
+    assert ends == [one.end for one in whole]
+
+
+def test_a_stop_string_ends_one_text_and_not_its_neighbour(models):
+    model = models["decoder"]
+    free = model.generate(["the", "a "], max_tokens=14, seed=2)
+    stop = free[0].text[4:6]
+    assert stop
+    found = model.generate(["the", "a "], max_tokens=14, seed=2, stop=[stop])
+    assert found[0].text == free[0].text[: free[0].text.index(stop)]
+    assert found[0].end == "stop"
+    other = free[1].text
+    assert found[1].text == (other[: other.index(stop)] if stop in other else other)
+
+
+def test_beam_search_of_a_text_is_at_least_as_probable_as_greedy(models):
+    model = models["decoder"]
+    best = model.generate("the", max_tokens=8, beam=Beam(beams=6, length_penalty=0.0))[0]
+    greedy = model.generate("the", max_tokens=8, temperature=0.0, logprobs=0)[0]
+    assert best.logprob >= greedy.logprob - 1e-5
+
+
+def test_the_score_of_a_translation_is_what_the_search_said(models):
+    model = models["encoder-decoder"]
+    for found in model.translations(["the cat", "a dog ran"], Beam(beams=4, n_best=3)):
+        for one in found:
+            source = one.source[:-1]
+            scored = model.score([one.ids], [source])[0]
+            ended = one.logprob == pytest.approx(scored.logprob, abs=1e-3)
+            short = one.logprob == pytest.approx(sum(scored.logprobs[:-1]), abs=1e-3)
+            assert ended or short  # one that met its limit has no end
+
+
+def test_translations_keep_their_order_whatever_the_batches(models):
+    model = models["encoder-decoder"]
+    lines = ["the cat sat on the mat.", "a", "", "dog ran", "the cat, and a dog", " "]
+    wanted = [model.translate(line)[0].text for line in lines]
+    for rows in (1, 2, 6):
+        assert [one.text for one in model.translate(lines, rows=rows)] == wanted
+    lazily = model.translations(iter(lines), rows=2)
+    assert next(lazily)[0].text == wanted[0]
+
+
+def test_sampling_from_a_source_is_streamed_too(models):
+    model = models["encoder-decoder"]
+    found = model.generate("the cat", n=3, max_tokens=7, seed=1)
+    assert [one.text for one in found] == [
+        model.generate("the cat", max_tokens=7, seed=seed)[0].text for seed in (1, 2, 3)
+    ]
+
+
+def test_an_encoder_fills_and_every_model_embeds(models):
+    assert len(models["encoder"].fill("the [mask]at", top=3).gaps[0]) == 3
+    for model in models.values():
+        vectors = model.embed(["the cat", "a dog"])
+        assert vectors.shape == (2, model.config.width)
+
+
+def test_eight_bits_stay_near(models):
+    model = models["decoder"]
+    from regard.models.int8 import quantise
+
+    small = Model(quantise(model.module), {}, model.tokenizer)
+    plain, rounded = model.score([TEXT[:40]])[0], small.score([TEXT[:40]])[0]
+    assert rounded.per_token == pytest.approx(plain.per_token, rel=0.1)
+    assert rounded.logprob != plain.logprob
+
+
+def test_a_module_of_the_same_kind_drafts(models):
+    model = models["decoder"]
+    stream = model.stream("the", Sampling(limit=12, temperature=0.0), draft=model)
+    assert stream.whole()[0].ids == model.generate("the", max_tokens=12, temperature=0.0)[0].ids
+    assert stream.acceptance == 1.0
+
+
+@pytest.mark.parametrize(
+    ("kind", "call", "words"),
+    [
+        ("encoder", lambda m: m.generate("a"), "it fills gaps"),
+        ("encoder", lambda m: m.score("a"), "it fills gaps"),
+        ("decoder", lambda m: m.translate("a"), "it continues texts"),
+        ("decoder", lambda m: m.fill("a [mask]"), "it continues texts"),
+        ("encoder-decoder", lambda m: m.fill("a [mask]"), "it translates"),
+        ("encoder-decoder", lambda m: m.generate(""), "the source is empty"),
+        ("decoder", lambda m: m.generate([[99999]]), "token id 99999 does not exist"),
+        ("decoder", lambda m: m.generate([[-1]]), "token id -1 does not exist"),
+        ("decoder", lambda m: m.generate([[1.5]]), "must be text or token ids"),
+        ("decoder", lambda m: m.generate("a" * 60), "context holds 48; shorten it"),
+        ("decoder", lambda m: m.generate("a" * 60, beam=2), "context holds 48; shorten it"),
+        ("decoder", lambda m: m.generate("a", temperature=float("nan")), "temperature must be"),
+        ("decoder", lambda m: m.generate("a", max_tokens=-1), "limit must be"),
+        ("decoder", lambda m: m.generate("a", beam=3, max_tokens=0), "at least one token"),
+        ("decoder", lambda m: m.generate("a", n=0), "at least one text"),
+        ("decoder", lambda m: m.generate("a", stop=map(str, range(5000))), "5,000 are too many"),
+        ("decoder", lambda m: m.generate("a", banned=[10**6]), "does not exist"),
+        ("encoder-decoder", lambda m: m.translate(["a", "b" * 90]), "line 2: a source of 91"),
+        ("encoder-decoder", lambda m: m.translate(["a"], rows=0), "at least one row"),
+    ],
+)
+def test_bad_input_is_one_sentence(models, kind, call, words):
+    with pytest.raises(RegardError, match=words) as raised:
+        call(models[kind])
+    assert "\n" not in str(raised.value)
+
+
+def test_ids_only_models_take_ids_as_they_are(models):
+    bare = Model(models["decoder"].module, {"eos_token_id": 2, "bos_token_id": 1})
+    with pytest.raises(RegardError, match="came without a tokenizer"):
+        bare.generate("the")
+    ids = [1, *models["decoder"].tokenizer.encode("the").tolist()]
+    found = bare.generate(np.array(ids), max_tokens=6, temperature=0.0)[0]
+    wanted = models["decoder"].generate("the", max_tokens=6, temperature=0.0)[0]
+    assert found.text == ""
+    never = {0, 1, 3, 4}
+    assert found.ids == wanted.ids or set(found.ids) & never
