@@ -34,6 +34,7 @@ from torch import Tensor
 
 from regard.errors import RegardError
 from regard.interchange.huggingface import save_folder
+from regard.loading import load as load_model
 from regard.models.config import TransformerConfig
 from regard.models.positions import sinusoid
 from regard.models.transformer import Transformer, build
@@ -162,16 +163,14 @@ def _grown(name: str, weight: Tensor, growth: Growth) -> Tensor:
 
 def regard_float32() -> Load:
     def load(folder: Path, terms: Terms) -> Translate:
-        return _regard(open_run(folder / "regard").module, terms)
+        return _regard(load_model(folder / "regard", fast=True).module, terms)
 
     return load
 
 
 def regard_int8() -> Load:
-    from regard.models.int8 import quantise
-
     def load(folder: Path, terms: Terms) -> Translate:
-        return _regard(quantise(open_run(folder / "regard").module), terms)
+        return _regard(load_model(folder / "regard", int8=True).module, terms)
 
     return load
 

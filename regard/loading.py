@@ -21,6 +21,7 @@ from regard.errors import RegardError
 from regard.interchange.huggingface import load_folder, save_folder
 from regard.models.config import TransformerConfig
 from regard.models.int8 import quantise
+from regard.models.packed import packed
 from regard.models.transformer import Transformer, usable
 from regard.text.tokenizer import Tokenizer
 from regard.training.runs import Run, is_run, open_run
@@ -181,12 +182,14 @@ def load(
     device: torch.device | str = "cpu",
     dtype: torch.dtype | None = None,
     int8: bool = False,
+    fast: bool = False,
 ) -> Model:
     """Load a run, or a Hugging Face folder of the GPT-2, BERT, Llama, T5 or Marian family.
 
     `load(path).generate("Once")` writes, and so on; `load(path).module(tokens)` gives logits, for
     encoder–decoders `m.module(target, memory=m.module.encode(source))`. `dtype` None keeps the
-    stored type; `int8` keeps the weights of all products in eight bits.
+    stored type. `int8` keeps the weights of all products in eight bits; `fast` lays them out for
+    this machine's CPU. Both are for writing alone: such a model is not trained, saved or moved.
     """
     folder = _path(path)
     if not is_folder(folder):
@@ -199,10 +202,16 @@ def load(
     if is_run(folder):
         run = open_run(folder, usable(device))
         source = run.source_tokenizer if run.config.kind == "encoder-decoder" else None
-        module = run.module.to(dtype)
-        return Model(quantise(module) if int8 else module, {}, run.tokenizer, source)
+        module = _converted(run.module.to(dtype), int8, fast)
+        return Model(module, {}, run.tokenizer, source)
     module, extra = load_folder(folder, usable(device), dtype)
-    return Model(quantise(module) if int8 else module, extra)
+    return Model(_converted(module, int8, fast), extra)
+
+
+def _converted(module: Transformer, int8: bool, fast: bool) -> Transformer:
+    if int8:
+        return quantise(module)
+    return packed(module) if fast else module
 
 
 def _path(given: object) -> Path:

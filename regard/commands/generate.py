@@ -95,9 +95,9 @@ class Generate:
         self._sampling()  # all that is wrong is told before anything is loaded
         checked_stops(self.stop)
         device = device_for(self.device)
-        model = load(self.path, device, int8=self.int8)
+        model = load(self.path, device, int8=self.int8, fast=True)
         model.speaker.require("decoder", "encoder-decoder")
-        draft = load(self.draft, device, int8=self.int8) if self.draft else None
+        draft = load(self.draft, device, int8=self.int8, fast=True) if self.draft else None
         if self.prompt is None and sys.stdin.isatty():
             Conversation(self, model, draft).run()
             return

@@ -121,11 +121,11 @@ class Translate:
 
     def _speaker(self) -> Speaker:
         device = device_for(self.device)
-        model = load(self.path, device, int8=self.int8)
+        model = load(self.path, device, int8=self.int8, fast=True)
         model.speaker.require("encoder-decoder")
         if not self.ensemble:
             return model.speaker
-        others = [load(path, device, int8=self.int8) for path in self.ensemble]
+        others = [load(path, device, int8=self.int8, fast=True) for path in self.ensemble]
         for path, other in zip(self.ensemble, others, strict=True):
             mine, theirs = model.tokenizer, other.tokenizer
             if mine is not None and theirs is not None and mine.fingerprint != theirs.fingerprint:

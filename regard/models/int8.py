@@ -26,22 +26,18 @@ The last takes one scale for the whole batch, so that a row's neighbours change 
 
 import warnings
 from collections.abc import Callable
-from copy import deepcopy
 from functools import cache
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regard.errors import RegardError
-from regard.models.transformer import Transformer
+from regard.models.converted import M, converted
 
 MOST = 127  # int8 without -128, so that the range is the same on both sides of 0
 SMALLEST = torch.finfo(torch.float32).tiny  # what zeros are divided by
-
-
-M = TypeVar("M", bound=nn.Module)
 
 
 class Int8Linear(nn.Module):
@@ -135,25 +131,11 @@ class Int8Linear(nn.Module):
 
 
 def quantise(module: M) -> M:
-    """A copy for inference with int8 in place of every `nn.Linear`; the original is not touched.
-
-    A tied output head gets an int8 matrix of its own: it is the largest product of a small model.
-    The embedding it was tied to stays in float, to look tokens up in; so do norms and positions.
-    """
+    """A copy for inference with int8 in place of every `nn.Linear`; see `converted`."""
     for name, part in module.named_modules():
         if isinstance(part, nn.Linear | nn.Embedding) and not bool(part.weight.isfinite().all()):
             raise RegardError(f"the weights of {name or 'the layer'} are not finite; no int8 fits")
-    # What the copy finds in its memo it takes as copied: no float weight is copied to be dropped.
-    memo: dict[int, Any] = {
-        id(part): Int8Linear(part.weight, part.bias)
-        for part in module.modules()
-        if isinstance(part, nn.Linear)
-    }
-    copy = deepcopy(module, memo).requires_grad_(False).eval()
-    if isinstance(copy, Transformer) and copy.head.kind != "none" and copy.head.project is None:
-        copy.head.project = Int8Linear(copy.embed.tokens.weight, copy.head.bias)
-        copy.head.bias = None
-    return copy
+    return converted(module, Int8Linear)
 
 
 def rounded(weight: Tensor) -> tuple[Tensor, Tensor]:
