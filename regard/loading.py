@@ -1,7 +1,7 @@
 """A model in hand: loaded from a run or a folder, written with, saved again."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -20,13 +20,14 @@ from regard.decoding.translating import Translation, translated
 from regard.errors import RegardError
 from regard.interchange.huggingface import load_folder, save_folder
 from regard.models.config import TransformerConfig
-from regard.models.int8 import quantise
-from regard.models.packed import packed
+from regard.models.int8 import Int8Linear, quantise
+from regard.models.packed import PackedLinear, packed
 from regard.models.transformer import Transformer, usable
 from regard.text.tokenizer import Tokenizer
 from regard.training.runs import Run, is_run, open_run
 
 USUAL = Sampling()
+KNOWN = (str, Sequence, Tensor, np.ndarray)  # what is there at once; other iterables may be endless
 TYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
 
@@ -47,7 +48,7 @@ class Model:
     def speaker(self) -> Speaker:
         """The model as searches know it."""
         signs = _signs(self.extra, self.config) if self.tokenizer is None else signs_of(self.config)
-        return Speaker(self.module.eval(), signs, self.tokenizer, self.source_tokenizer)
+        return Speaker(self.module, signs, self.tokenizer, self.source_tokenizer)
 
     def generate(
         self,
@@ -69,17 +70,11 @@ class Model:
     ) -> list[Written]:
         """Continue a prompt (text or token ids), or several texts; `n` times each, side by side.
 
-        An encoder–decoder takes them as sources. Settings are those of `decoding.Sampling`; `stop`
-        strings end a text and are left out. `beam` > 0 searches instead of drawing and gives its
-        `n` best. `draft` is a smaller model of the same vocabulary that proposes tokens.
+        An encoder–decoder takes them as sources. Settings are those of `decoding.Sampling`; the
+        i-th text of every prompt is drawn with seed + i. `stop` strings end a text and are left
+        out. `beam` > 0 searches instead of drawing and gives its `n` best. `draft` is a smaller
+        model of the same vocabulary that proposes tokens.
         """
-        given = _several(prompts)
-        if beam:
-            found = (
-                Beam(beams=beam, n_best=n, banned=tuple(banned)) if isinstance(beam, int) else beam
-            )
-            answers = search_all(self.speaker, given, found, max_tokens)
-            return [one for answer in answers for one in answer]
         asked = Sampling(
             max_tokens,
             temperature,
@@ -91,7 +86,21 @@ class Model:
             seed,
             logprobs,
         )
-        return self.stream(given, asked, n=n, stop=stop, draft=draft).whole()
+        given = _several(prompts)
+        if not given:
+            return []
+        if not beam:
+            return self.stream(given, asked, n=n, stop=stop, draft=draft).whole()
+        drawn = replace(asked, limit=USUAL.limit, banned=()) != USUAL or stop or draft is not None
+        if drawn or (isinstance(beam, Beam) and (n != 1 or banned)):
+            raise RegardError(
+                "a beam search draws nothing: leave out temperature, filters, seed, logprobs, stop "
+                "and draft, and say n and banned in the Beam if there is one"
+            )
+        if not isinstance(beam, Beam):
+            beam = Beam(beams=beam, n_best=n, banned=tuple(banned))
+        answers = search_all(self.speaker, given, beam, max_tokens)
+        return [one for answer in answers for one in answer]
 
     def stream(
         self,
@@ -104,6 +113,8 @@ class Model:
         ahead: int = 4,
     ) -> Continuation:
         """The same as it is written: iterate for `Piece`s; settings for all, or for each prompt."""
+        if not isinstance(draft, Model | None):
+            raise RegardError("a draft is a model; load it first: `draft=regard.load(path)`")
         mate = None if draft is None else draft.speaker
         given = _several(prompts)
         return continue_all(self.speaker, given, asked, n=n, stop=stop, draft=mate, ahead=ahead)
@@ -123,13 +134,14 @@ class Model:
         limit: int = 0,
         prefix: Given = "",
     ) -> Iterator[list[Translation]]:
-        """For each text its `n_best`, as they come: 64 batches of `rows` are read at a time."""
-        lines = [texts] if isinstance(texts, str) else texts
-        chosen = Beam(beams=beam) if isinstance(beam, int) else beam
+        """For each text its `n_best`, as they come: 16 batches of `rows` are read at a time."""
+        lazy = isinstance(texts, Iterable) and not isinstance(texts, KNOWN)
+        lines: Iterable[Given] = texts if lazy else _several(texts)
+        chosen = beam if isinstance(beam, Beam) else Beam(beams=beam)
         return translated(self.speaker, lines, chosen, rows=rows, limit=limit, prefix=prefix)
 
     def score(
-        self, texts: str | Sequence[Given], sources: str | Sequence[Given] | None = None
+        self, texts: str | Sequence[Given], *, sources: str | Sequence[Given] | None = None
     ) -> list[Score]:
         """The log-probability of each text, given its source where the model reads one."""
         read = None if sources is None else _several(sources)
@@ -144,13 +156,17 @@ class Model:
         return embedded(self.speaker, _several(texts), pool=pool)
 
 
-def _several(given: Given | Sequence[Given]) -> list[Given]:
+def _several(given: Any) -> list[Given]:
     """One text, or the ids of one, or several of them."""
     if isinstance(given, Tensor | np.ndarray):
         given = given.tolist()
-    if isinstance(given, str) or (len(given) and isinstance(given[0], int)):
-        return [given]  # type: ignore[list-item]
-    return list(given)  # type: ignore[arg-type]
+    if isinstance(given, str):
+        return [given]
+    if not isinstance(given, Iterable) or isinstance(given, bytes | Mapping):
+        raise RegardError(f"give texts, or token ids, not {given!r:.60}")
+    several = list(given)
+    ids = bool(several) and isinstance(several[0], int | np.integer)
+    return [several] if ids else several
 
 
 def signs_of(config: TransformerConfig) -> Signs:
@@ -163,7 +179,9 @@ def _signs(extra: Mapping[str, Any], config: TransformerConfig) -> Signs:
     ends = extra.get("eos_token_id")
     if ends is None:
         return signs_of(config)
-    several = tuple(ends) if isinstance(ends, list) else (int(ends),)
+    several = tuple(ends) if isinstance(ends, list) else (ends,)
+    if not several or not all(isinstance(end, int) for end in several):
+        raise RegardError(f"config.json has no usable eos_token_id: {ends!r:.40}")
     both = config.kind == "encoder-decoder"
     pad = extra.get("pad_token_id")
     begin = extra.get("decoder_start_token_id" if both else "bos_token_id")
@@ -238,6 +256,8 @@ def save(model: Model | Transformer, path: str | Path, shard_bytes: int = 5_000_
         model = Model(model)
     if not isinstance(model, Model):
         raise RegardError(f"save needs a model, then a path; a {type(model).__name__} is no model")
+    if any(isinstance(part, PackedLinear | Int8Linear) for part in model.module.modules()):
+        raise RegardError("weights that were packed or rounded are not saved; load the model plain")
     if model.module.embed.tokens.weight.is_meta:
         raise RegardError("a model on the meta device has no weights to save")
     save_folder(model.module, _path(path), model.extra, shard_bytes)

@@ -1,13 +1,19 @@
 """`regard.load(path)` and then: generate, stream, translate, score, fill, embed."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
 import regard
+from regard.decoding.ensemble import Ensemble
 from regard.decoding.settings import Beam, Sampling
+from regard.decoding.translating import translated
 from regard.errors import RegardError
 from regard.loading import Model
+from regard.models.int8 import quantise
+from regard.models.packed import packed
 from regard.text.learning import learn
 
 TEXT = "the cat sat on the mat. a dog ran under the cat, and straße! " * 3
@@ -20,8 +26,6 @@ def models() -> dict[str, Model]:
     for name in ("gpt2-tiny", "bert-tiny", "marian-tiny"):
         torch.manual_seed(0)
         config = regard.preset(name)
-        from dataclasses import replace
-
         module = regard.build(replace(config, vocabulary=len(tokenizer), context=48)).eval()
         with torch.no_grad():
             for weight in module.parameters():
@@ -91,7 +95,7 @@ def test_the_score_of_a_translation_is_what_the_search_said(models):
     for found in model.translations(["the cat", "a dog ran"], Beam(beams=4, n_best=3)):
         for one in found:
             source = one.source[:-1]
-            scored = model.score([one.ids], [source])[0]
+            scored = model.score([one.ids], sources=[source])[0]
             ended = one.logprob == pytest.approx(scored.logprob, abs=1e-3)
             short = one.logprob == pytest.approx(sum(scored.logprobs[:-1]), abs=1e-3)
             assert ended or short  # one that met its limit has no end
@@ -124,8 +128,6 @@ def test_an_encoder_fills_and_every_model_embeds(models):
 
 def test_eight_bits_stay_near(models):
     model = models["decoder"]
-    from regard.models.int8 import quantise
-
     small = Model(quantise(model.module), {}, model.tokenizer)
     plain, rounded = model.score([TEXT[:40]])[0], small.score([TEXT[:40]])[0]
     assert rounded.per_token == pytest.approx(plain.per_token, rel=0.1)
@@ -179,3 +181,114 @@ def test_ids_only_models_take_ids_as_they_are(models):
     assert found.text == ""
     never = {0, 1, 3, 4}
     assert found.ids == wanted.ids or set(found.ids) & never
+
+
+def test_a_stream_that_was_left_goes_on_where_it_was(models):
+    model, asked = models["decoder"], Sampling(limit=6, seed=3)
+    whole = model.stream(["the", "a", "dog"], asked).whole()
+    stream = model.stream(["the", "a", "dog"], asked)
+    pieces = [next(iter(stream)) for _ in range(2)]
+    pieces += list(stream)
+    for row, one in enumerate(whole):
+        tokens = [token for piece in pieces if piece.row == row for token in piece.tokens]
+        assert tokens == list(one.tokens)
+
+
+@pytest.mark.parametrize("coverage", [0.0, 0.5])
+def test_what_was_forced_is_aligned_as_if_it_had_been_found(models, coverage):
+    model = models["encoder-decoder"]
+    beam = Beam(beams=4, attention=True, coverage_penalty=coverage)
+    ((free,),) = model.translations("the cat sat", beam)
+    ((forced,),) = model.translations("the cat sat", replace(beam, beams=1), prefix=free.ids[:3])
+    assert forced.ids[:3] == free.ids[:3]
+    torch.testing.assert_close(forced.attention[:4], free.attention[:4], atol=1e-5, rtol=1e-4)
+    assert len(forced.ids) <= len(forced.attention) <= len(forced.ids) + 1
+    (forced.attention * 2).requires_grad_()  # a plain tensor
+
+
+@pytest.mark.parametrize("coverage", [0.0, 2.0])
+def test_an_ensemble_of_one_is_that_one(models, coverage):
+    model = models["encoder-decoder"]
+    beam = Beam(beams=3, attention=True, coverage_penalty=coverage, n_best=2)
+    lines = ["the cat sat on the mat", "a dog"]
+    alone = list(model.translations(lines, beam))
+    both = list(translated(model.speaker.with_module(Ensemble([model.module])), lines, beam))
+    for one, other in zip(alone, both, strict=True):
+        for mine, theirs in zip(one, other, strict=True):
+            assert mine.ids == theirs.ids
+            assert mine.score == pytest.approx(theirs.score, abs=1e-4)
+            torch.testing.assert_close(mine.attention, theirs.attention, atol=1e-5, rtol=1e-4)
+
+
+def test_models_that_read_other_words_do_not_work_together(models):
+    model = models["encoder-decoder"]
+    words = learn("char", [TEXT + "xyz"], 0)
+    other = Model(model.module, {}, model.tokenizer, words)
+    with pytest.raises(RegardError, match="the draft has another vocabulary"):
+        model.stream("the cat", draft=other)
+
+
+def test_a_model_that_is_being_trained_is_refused_and_not_changed(models):
+    module = regard.build(models["decoder"].config).train()
+    model = Model(module, {}, models["decoder"].tokenizer)
+    for call in (lambda: model.generate("a"), lambda: model.score("a"), lambda: model.embed("a")):
+        with pytest.raises(RegardError, match="being trained"):
+            call()
+    assert module.training
+
+
+@pytest.mark.parametrize("convert", [quantise, packed])
+def test_converted_weights_are_not_saved(models, convert, tmp_path):
+    small = convert(models["decoder"].module)
+    if small is models["decoder"].module:
+        pytest.skip("this torch has no oneDNN")
+    with pytest.raises(RegardError, match="load the model plain"):
+        regard.save(small, tmp_path / "saved")
+    assert not (tmp_path / "saved").exists()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"temperature": 0.5}, {"seed": 3}, {"stop": "x"}, {"logprobs": 1}, {"top_k": 3}],
+)
+def test_a_beam_search_takes_no_settings_of_drawing(models, wrong):
+    with pytest.raises(RegardError, match="a beam search draws nothing"):
+        models["decoder"].generate("the", beam=3, **wrong)
+
+
+def test_other_kinds_of_input_are_taken_or_told(models):
+    model = models["encoder-decoder"]
+    ids = model.tokenizer.encode("the cat")
+    wanted = model.translate("the cat")[0].ids
+    for given in (ids, ids.tolist(), torch.tensor(ids.tolist()), [ids], (t for t in ["the cat"])):
+        assert model.translate(given)[0].ids == wanted
+    for wrong in (None, 5, torch.tensor(3)):
+        with pytest.raises(RegardError, match="give texts, or token ids"):
+            models["decoder"].generate(wrong)
+    with pytest.raises(RegardError, match="search with `translate`"):
+        model.generate("the cat", beam=3)
+
+
+@pytest.mark.parametrize(
+    ("kind", "call", "words"),
+    [
+        ("encoder-decoder", lambda m: m.translate("a", beam="5"), "beams must be a whole number"),
+        ("encoder-decoder", lambda m: m.translate(b"a dog"), "give texts, or token ids"),
+        ("encoder-decoder", lambda m: m.translate([[True, False]]), "must be text or token ids"),
+        ("decoder", lambda m: m.generate({"a": 1}), "give texts, or token ids"),
+        ("decoder", lambda m: m.generate("a", draft="runs/x"), "a draft is a model"),
+        ("decoder", lambda m: m.generate("a", n="2"), "at least one text"),
+        ("decoder", lambda m: m.generate("a", stop=5), "must be a list of texts"),
+        ("encoder", lambda m: m.fill(["a [mask]"]), "give a text with gaps"),
+    ],
+)
+def test_a_wrong_type_is_one_sentence(models, kind, call, words):
+    with pytest.raises(RegardError, match=words) as raised:
+        call(models[kind])
+    assert "\n" not in str(raised.value)
+
+
+def test_nothing_gives_nothing(models):
+    assert models["decoder"].generate([]) == []
+    assert models["encoder-decoder"].translate([]) == []
+    assert models["decoder"].score([]) == []

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from regard.commands.names import STREAM, standard_input
 from regard.commands.printing import note, put
-from regard.decoding.continuing import Continuation, Piece, Written
+from regard.decoding.continuing import MOST_TEXTS, Continuation, Piece, Written
 from regard.decoding.settings import Beam, Sampling
 from regard.decoding.streaming import checked_stops
 from regard.errors import RegardError
@@ -22,6 +22,7 @@ from regard.text.tokenizer import Tokenizer
 from regard.training.setup import device_for
 
 HELP = """Type a text and the model goes on from there; an empty line begins a new one.
+The seed moves on each time, so the same line gives another text; Ctrl-C stops one.
   :temperature 0.5   changes a setting (as do :max-tokens, :top-k, :top-p, :min-p, :seed, …)
   :settings          shows them
   :quit              ends, as Ctrl-D does"""
@@ -122,8 +123,8 @@ class Generate:
         """The options as settings, which check themselves."""
         if self.beam < 0:
             raise RegardError(f"--beam must be 0 or more, not {self.beam}")
-        if self.n < 1:
-            raise RegardError(f"--n must be at least 1, not {self.n}")
+        if not 1 <= self.n <= MOST_TEXTS:
+            raise RegardError(f"--n must be 1 to {MOST_TEXTS:,}, not {self.n}")
         if self.beam:
             self._beam()
         return Sampling(
@@ -138,9 +139,11 @@ class Generate:
         )
 
     def _beam(self) -> Beam:
-        for name in ("logprobs", "draft", "stop"):
-            if getattr(self, name) not in (None, "", ()):
-                raise RegardError(f"--{name} is for drawing; a beam search (--beam) has none")
+        usual, drawing = Generate(self.path), ("temperature", "top_k", "top_p", "min_p", "seed")
+        for name in (*drawing, "repetition_penalty", "logprobs", "draft", "stop"):
+            if getattr(self, name) != getattr(usual, name):
+                option = name.replace("_", "-")
+                raise RegardError(f"--{option} is for drawing; a beam search (--beam) has none")
         return Beam(beams=self.beam, length_penalty=self.length_penalty, n_best=self.n)
 
     def _searched(self, model: Model, prompt: str) -> list[Written]:
@@ -151,6 +154,8 @@ class Generate:
     def _warn(self, model: Model, prompt: str) -> None:
         """What a reader should know of the prompt."""
         tokenizer = model.tokenizer if not model.speaker.reads else model.source_tokenizer
+        if model.speaker.reads and "\n" in prompt.strip():
+            raise RegardError("a source is one line; `regard translate` takes a line for a line")
         if tokenizer is None:
             return
         ids = tokenizer.encode(prompt).tolist()
@@ -174,7 +179,8 @@ class Generate:
         before = "" if model.speaker.reads else mended(prompt)
         for index, one in enumerate(texts):
             if self.json:
-                print(json.dumps(_facts(model.tokenizer, prompt, one), ensure_ascii=False))
+                facts = _facts(model.tokenizer, prompt, one)
+                put(json.dumps(facts, ensure_ascii=False, allow_nan=False) + "\n")
                 continue
             put(("---\n" if index else "") + before + one.text + "\n")
             if self.logprobs is not None and model.tokenizer is not None:
@@ -259,6 +265,9 @@ class Conversation:
                     self._command(line[1:].split())
                 else:
                     self.asked.write(self.model, self.draft, line)
+                    self.asked = replace(self.asked, seed=self.asked.seed + self.asked.n)
+            except KeyboardInterrupt:  # enough of this text
+                print()
             except RegardError as error:
                 note(str(error))
 
@@ -273,6 +282,8 @@ class Conversation:
             changed._sampling()
             self.asked = changed
         else:
+            if words and words[0] != "help":
+                note(f":{' '.join(words)} means nothing here")
             print(HELP)
 
 

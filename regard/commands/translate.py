@@ -1,20 +1,24 @@
 """`regard translate`: a file or standard input, line by line, in order."""
 
 import json
+import os
+import select
+import stat
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, BinaryIO, TextIO
 
 import tyro
 from rich.console import Console
-from rich.progress import MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+from regard.commands.given import one_line
 from regard.commands.names import STREAM, check_writable
-from regard.commands.printing import put
+from regard.commands.printing import note, put
 from regard.decoding.ensemble import Ensemble
 from regard.decoding.settings import Beam, Sampling
 from regard.decoding.speaker import Speaker
@@ -22,6 +26,8 @@ from regard.decoding.translating import WINDOW, Translation, least_risky, transl
 from regard.errors import Problems, RegardError
 from regard.loading import load
 from regard.training.setup import device_for
+
+BLOCK = 1 << 16  # bytes read at a time
 
 
 @dataclass(frozen=True)
@@ -49,9 +55,10 @@ class Translate:
     n_best: Annotated[int, tyro.conf.arg(metavar="N")] = 1
     """So many for each line: the line's number, TAB, score, TAB, text."""
     scores: Annotated[bool, tyro.conf.arg(help_behavior_hint="")] = False
-    """The score, and a TAB, before each translation."""
+    """The score, and a TAB, before each translation; of --mbr its mean chrF."""
     alignments: Annotated[bool, tyro.conf.arg(help_behavior_hint="")] = False
-    """Behind each, and a TAB: SOURCE-TARGET positions of tokens, from 0, where each looked most."""
+    """Behind each, and a TAB: SOURCE-TARGET positions of tokens, from 0, where each looked most;
+    the source's last token is its </s>."""
     prefix: Annotated[str, tyro.conf.arg(metavar="TEXT", help_behavior_hint="")] = ""
     """How every translation must begin."""
     max_tokens: Annotated[
@@ -81,16 +88,17 @@ class Translate:
         beam, sampling = self._settings()
         speaker = self._speaker()
         with ExitStack() as stack:
-            lines = _lines(stack.enter_context(self._opened()))
-            tree = (
-                stack.enter_context(open(self.tree, "w", encoding="utf-8")) if self.tree else None
-            )
-            done = stack.enter_context(_progress())
-            for number, found in enumerate(self._found(speaker, lines, beam, sampling), 1):
+            parts = in_parts(stack.enter_context(self._opened()), self.rows * WINDOW)
+            tree = stack.enter_context(self._tree_file()) if self.tree else None
+            told = stack.enter_context(_progress())
+            for number, found in enumerate(self._found(speaker, parts, beam, sampling, told), 1):
                 self._print(speaker, number, found)
                 if tree is not None:
                     tree.write(json.dumps(_tree(speaker, number, found)) + "\n")
-                done(len(found[0].ids) + 1)
+
+    def _tree_file(self) -> TextIO:
+        Path(self.tree).parent.mkdir(parents=True, exist_ok=True)
+        return open(self.tree, "w", encoding="utf-8")
 
     def _settings(self) -> tuple[Beam, Sampling]:
         """All that is wrong with the options, before anything is loaded."""
@@ -100,11 +108,15 @@ class Translate:
             self.max_tokens >= 0, f"--max-tokens must not be negative: {self.max_tokens}"
         )
         problems.require(self.mbr >= 0, f"--mbr must not be negative, but is {self.mbr}")
-        searching = ("n_best", 1), ("alignments", False), ("tree", ""), ("prefix", "")
-        for name, usual in searching:
+        usual = Translate(self.path)
+        searching = ("beam", "length_penalty", "coverage_penalty", "n_best", "alignments", "prefix")
+        for name in (*searching, "tree") if self.mbr else ("temperature", "seed"):
             problems.require(
-                not self.mbr or getattr(self, name) == usual,
-                f"--{name.replace('_', '-')} is for beam search; --mbr draws",
+                getattr(self, name) == getattr(usual, name),
+                f"--{name.replace('_', '-')} is for "
+                + (
+                    "beam search; --mbr draws" if self.mbr else "--mbr; a beam search draws nothing"
+                ),
             )
         problems.report()
         if self.tree:
@@ -127,15 +139,16 @@ class Translate:
             return model.speaker
         others = [load(path, device, int8=self.int8, fast=True) for path in self.ensemble]
         for path, other in zip(self.ensemble, others, strict=True):
-            mine, theirs = model.tokenizer, other.tokenizer
-            if mine is not None and theirs is not None and mine.fingerprint != theirs.fingerprint:
-                raise RegardError(f"{path} has another vocabulary than {self.path}")
+            other.speaker.require("encoder-decoder")
+            model.speaker.require_words_of(other.speaker, path)
         members = [model.module, *(other.module for other in others)]
         return model.speaker.with_module(Ensemble(members))
 
     @contextmanager
-    def _opened(self) -> Iterator[Iterable[bytes]]:
+    def _opened(self) -> Iterator[BinaryIO]:
         if self.file == STREAM:
+            if sys.stdin.isatty():
+                note("type lines to translate; Ctrl-D ends")
             yield sys.stdin.buffer
             return
         if not Path(self.file).is_file():
@@ -144,30 +157,41 @@ class Translate:
             yield file
 
     def _found(
-        self, speaker: Speaker, lines: Iterable[str], beam: Beam, sampling: Sampling
+        self,
+        speaker: Speaker,
+        parts: Iterable[list[str]],
+        beam: Beam,
+        sampling: Sampling,
+        told: Callable[[list[Translation]], None],
     ) -> Iterator[list[Translation]]:
         if self.mbr:
-            return least_risky(speaker, lines, sampling, samples=self.mbr)
-        # Someone who types wants an answer to each line.
-        typed = self.file == STREAM and sys.stdin.isatty()
-        return translated(
-            speaker,
-            lines,
-            beam,
-            rows=1 if typed else self.rows,
-            limit=self.max_tokens,
-            prefix=self.prefix,
-            window=1 if typed else WINDOW,
-        )
+            lines = (line for part in parts for line in part)
+            for found in least_risky(speaker, lines, sampling, samples=self.mbr):
+                told(found)
+                yield found
+            return
+        first = 1
+        for part in parts:
+            yield from translated(
+                speaker,
+                part,
+                beam,
+                rows=self.rows,
+                limit=self.max_tokens,
+                prefix=self.prefix,
+                first=first,
+                told=told,
+            )
+            first += len(part)
 
     def _print(self, speaker: Speaker, number: int, found: list[Translation]) -> None:
         if self.json:
-            print(json.dumps(_facts(speaker, number, found), ensure_ascii=False))
+            put(json.dumps(_facts(speaker, number, found), ensure_ascii=False) + "\n")
             return
         for one in found:
             columns = [str(number)] if self.n_best > 1 else []
             columns += [f"{one.score:.4f}"] if self.scores or self.n_best > 1 else []
-            columns.append(one.text.replace("\n", " ").replace("\t", " "))
+            columns.append(one_line(one.text).replace("\t", " "))
             columns += [" ".join(pharaoh(one))] if self.alignments else []
             put("\t".join(columns) + "\n")
 
@@ -180,9 +204,40 @@ def pharaoh(one: Translation) -> list[str]:
     return [f"{source}-{target}" for target, source in enumerate(most)]
 
 
-def _lines(file: Iterable[bytes]) -> Iterator[str]:
-    for line in file:
-        yield line.decode("utf-8", "replace").rstrip("\r\n")
+def in_parts(file: BinaryIO, most: int) -> Iterator[list[str]]:
+    """The lines of a file or pipe in parts: as many as are there, but no more than so many.
+
+    Whoever writes a line and waits gets its translation; whoever writes many gets them sorted.
+    """
+    rest, lines, first = b"", [], True
+    live = _is_live(file)
+    while block := os.read(file.fileno(), BLOCK) if live else file.read(BLOCK):
+        *whole, rest = (rest + block).split(b"\n")
+        lines += whole
+        while lines and (len(lines) >= most or (live and not _ready(file))):
+            yield _decoded(lines[:most], first)
+            lines, first = lines[most:], False
+    lines += [rest] if rest else []
+    for begin in range(0, len(lines), most):
+        yield _decoded(lines[begin : begin + most], first and not begin)
+
+
+def _is_live(file: BinaryIO) -> bool:
+    """Whether someone may be writing to it."""
+    try:
+        return not stat.S_ISREG(os.fstat(file.fileno()).st_mode)
+    except OSError:
+        return False
+
+
+def _ready(file: BinaryIO) -> bool:
+    """Whether more can be read, or its end be seen, without waiting."""
+    return bool(select.select([file], [], [], 0)[0])
+
+
+def _decoded(lines: list[bytes], first: bool) -> list[str]:
+    texts = [line.decode("utf-8", "replace").removesuffix("\r") for line in lines]
+    return [texts[0].removeprefix("\ufeff"), *texts[1:]] if first else texts
 
 
 def _facts(speaker: Speaker, number: int, found: list[Translation]) -> dict[str, Any]:
@@ -221,26 +276,21 @@ def _tree(speaker: Speaker, number: int, found: list[Translation]) -> dict[str, 
 
 
 @contextmanager
-def _progress() -> Iterator[Any]:
+def _progress() -> Iterator[Callable[[list[Translation]], None]]:
     """Lines and tokens a second, on a terminal's standard error."""
     console = Console(stderr=True)
     if not console.is_terminal or sys.stdout.isatty():
-        yield lambda tokens: None
+        yield lambda best: None
         return
-    columns = (
-        SpinnerColumn(),
-        MofNCompleteColumn(),
-        TextColumn("lines  {task.fields[rate]}"),
-        TimeElapsedColumn(),
-    )
+    count, rate = TextColumn("{task.completed:,} lines"), TextColumn("{task.fields[rate]}")
     begin, written = time.perf_counter(), 0
-    with Progress(*columns, console=console, transient=False) as progress:
+    with Progress(SpinnerColumn(), count, rate, TimeElapsedColumn(), console=console) as progress:
         task = progress.add_task("", total=None, rate="")
 
-        def done(tokens: int) -> None:
+        def told(best: list[Translation]) -> None:
             nonlocal written
-            written += tokens
-            rate = written / (time.perf_counter() - begin)
-            progress.update(task, advance=1, rate=f"{rate:,.0f} tokens/s")
+            written += sum(len(one.ids) + 1 for one in best)
+            speed = written / (time.perf_counter() - begin)
+            progress.update(task, advance=len(best), rate=f"{speed:,.0f} tokens/s")
 
-        yield done
+        yield told

@@ -8,8 +8,9 @@ The rules, which are those of the field:
   log-probability / n ** length_penalty, plus coverage_penalty · Σ log min(attention, 1) over the
   source, where attention is what a position got in all steps together (Wu 2016). The best `beams`
   finished ones are kept.
-- A row is done when it has that many and its best open hypothesis, as it stands, is worth no more
-  than the worst of them; or when the limit is reached, where what is open counts as finished.
+- A row is done when it has that many and its best open hypothesis, as it stands and before it pays
+  for coverage, is worth no more than the worst of them; or when the limit is reached, where what is
+  open counts as finished.
 - Banned tokens are ruled out behind the softmax: a score is what the model says.
 """
 
@@ -20,10 +21,12 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from regard.decoding.looking import attended
 from regard.decoding.prefix import Prefix
 from regard.decoding.sampling import check_numbers
 from regard.decoding.settings import TARGET, Beam, Signs
 from regard.errors import RegardError
+from regard.models.masks import Span, fitting
 from regard.models.protocol import Memory, SequenceModel
 
 BLOCK = 64  # tokens that `largest` looks at together
@@ -58,6 +61,7 @@ class Found:
     """What a search brought for one row."""
 
     hypotheses: list[Hypothesis]  # best first, at most n_best
+    forced: Tensor | None = None  # (tokens of the prompt but its first, source positions)
     tree: list[list[Candidate]] | None = None  # the candidates of each step, best first
 
 
@@ -115,7 +119,10 @@ def search(
     room = max(len(prompt) + most for prompt, most in zip(prompts, limits, strict=True))
     watch = beam.attention or beam.coverage_penalty > 0
     prefix = Prefix.read(model, prompts, room, device, memory, watch=watch)
-    return _Search(prefix, beam, signs, limits).run()
+    found = _Search(prefix, beam, signs, limits)
+    if watch:
+        found.look_back([len(prompt) for prompt in prompts], memory)
+    return found.run()
 
 
 class _Search:
@@ -126,7 +133,9 @@ class _Search:
         self.rows = [Row(number, limit) for number, limit in enumerate(limits)]
         self.open = list(self.rows)
         self.looks: list[Tensor] = []  # by step: (rows of the state, source positions)
+        self.forced: list[Tensor] = []  # by row: (tokens of the prompt but its first, positions)
         self.covered: Tensor | None = None  # (rows of the state, source positions), summed
+        self.real: Tensor | None = None  # (rows, source positions): True for what is no padding
         self.length = 0  # tokens of every open hypothesis
         vocabulary = prefix.logits.shape[-1]
         if max(beam.banned, default=0) >= vocabulary:
@@ -138,6 +147,19 @@ class _Search:
             raise RegardError("every token is banned, so nothing can be written")
         self.banned = torch.tensor(banned, dtype=torch.long, device=prefix.device)
 
+    def look_back(self, lengths: Sequence[int], memory: Memory | None) -> None:
+        """Keep how forced tokens looked at the source, and which of its positions are real."""
+        seen = self.prefix.state.seen
+        assert seen is not None
+        assert memory is not None
+        looks = attended(seen)  # (rows, longest, positions)
+        self.forced = [look[: length - 1] for look, length in zip(looks, lengths, strict=True)]
+        self.covered = torch.stack([look.sum(0) for look in self.forced])
+        span = Span.of(len(lengths), 1, looks.shape[-1], looks.device)
+        table = torch.ones(1, 1, span.keys, dtype=torch.bool, device=looks.device)
+        table = table if memory.mask is None else fitting(memory.mask, span)
+        self.real = table[:, 0].expand(len(lengths), -1)
+
     def run(self) -> list[Found]:
         while self.open:
             self.length += 1
@@ -145,16 +167,22 @@ class _Search:
             self._grow()
             self._go_on()
         self.prefix.state.free()
-        return [Found(self._hypotheses(row), row.tree or None) for row in self.rows]
+        return [
+            Found(self._hypotheses(row), self._forced(row), row.tree or None) for row in self.rows
+        ]
+
+    def _forced(self, row: Row) -> Tensor | None:
+        return self.forced[row.number] if self.beam.attention else None
 
     def _look(self) -> None:
         """Keep how the newest tokens looked at the source: the mean of the heads."""
         newest = self.prefix.look  # (rows, layers, heads, source positions)
         if newest is None:
             return
-        look = alignment(newest)  # (rows, source positions)
+        look = attended(newest[..., None, :])[:, 0]  # (rows, source positions)
         self.looks.append(look)
-        self.covered = look if self.covered is None else self.covered + look
+        assert self.covered is not None
+        self.covered = self.covered + look
 
     def _grow(self) -> None:
         """Rank what may follow the beams of every open row, and choose."""
@@ -187,10 +215,11 @@ class _Search:
 
     def _coverage(self) -> list[float] | None:
         """What the coverage penalty takes from a hypothesis that ends now, by row of the state."""
-        if not self.beam.coverage_penalty or self.covered is None:
+        if not self.beam.coverage_penalty or self.covered is None or self.real is None:
             return None
-        # A position that was padding, or that nothing ever looked at, must not weigh without end.
-        real = self.covered > 0
+        each = len(self.covered) // len(self.open)
+        real = self.real[[row.number for row in self.open for _ in range(each)]]
+        # What nothing ever looked at must not weigh without end.
         logs = self.covered.clamp(min=1e-9, max=1.0).log().masked_fill(~real, 0.0)
         return (self.beam.coverage_penalty * logs.sum(-1)).tolist()
 
@@ -305,12 +334,3 @@ def largest(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
     rest = torch.arange(whole, size).expand(rows, -1)
     best = torch.cat((inside.flatten(1), values[:, whole:]), dim=1).topk(count, dim=-1)
     return best.values, torch.cat((places.flatten(1), rest), dim=1).gather(1, best.indices)
-
-
-def alignment(look: Tensor) -> Tensor:
-    """How a token looked at the source: (rows, layers, heads, positions) -> (rows, positions).
-
-    The mean of all heads of the upper half of the layers, which agrees best with what a lexicon of
-    Multi30k says, or nearly so (docs/measurements.md): the lower layers look elsewhere.
-    """
-    return look[:, look.shape[1] // 2 :].mean((1, 2))

@@ -1,8 +1,9 @@
 """Texts written behind prompts, or from sources, as they come or whole (M21)."""
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 from regard.decoding.beam import Hypothesis, search
 from regard.decoding.settings import Beam, Sampling
@@ -11,7 +12,8 @@ from regard.decoding.speculative import Speculation
 from regard.decoding.streaming import Spelling, Stops, checked_stops
 from regard.decoding.writing import End, Token, Writing
 from regard.errors import RegardError
-from regard.models.protocol import Memory
+
+MOST_TEXTS = 4096  # of one prompt, side by side
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,8 @@ class Written:
 
     @property
     def ids(self) -> list[int]:
-        return [token.id for token in self.tokens]
+        """Without what ends a text."""
+        return [token.id for token in self.tokens if token.end != "end"]
 
 
 class Steps(Protocol):
@@ -59,6 +62,7 @@ class Continuation:
     spellings: list[Spelling | None]
     stops: list[Stops]
     ended: list[bool] = field(init=False)
+    _coming: deque[Token] = field(default_factory=deque, init=False)  # of a step not given out yet
 
     def __post_init__(self) -> None:
         self.ended = [False] * len(self.stops)
@@ -69,8 +73,10 @@ class Continuation:
         return self.steps.acceptance if isinstance(self.steps, Speculation) else None
 
     def __iter__(self) -> Iterator[Piece]:
-        while self.steps.open:
-            for token in self.steps.step():
+        while self._coming or self.steps.open:
+            self._coming.extend(() if self._coming else self.steps.step())
+            while self._coming:
+                token = self._coming.popleft()
                 if not self.ended[token.row]:
                     yield self._piece(token)
 
@@ -128,8 +134,8 @@ def continue_all(
     seed + i. `draft` proposes `ahead` tokens at a time, which the model accepts or replaces.
     """
     speaker.require("decoder", "encoder-decoder")
-    if n < 1:
-        raise RegardError(f"at least one text must be asked for, not {n}")
+    if not isinstance(n, int) or not 1 <= n <= MOST_TEXTS:
+        raise RegardError(f"at least one text and at most {MOST_TEXTS:,} can be asked for, not {n}")
     strings = checked_stops(stop)
     if strings and speaker.tokenizer is None:
         raise RegardError("stop strings need a tokenizer, and this model came without one")
@@ -138,60 +144,62 @@ def continue_all(
         raise RegardError(f"{len(given)} prompts need as many settings, not {len(each)}")
     settings = [replace(one, seed=one.seed + i) for one in each for i in range(n)]
     copies = [index for index in range(len(given)) for _ in range(n)]
-    prompts, memory, draft_memory = _prompts(speaker, given, draft)
-    steps: Steps
-    if draft is None:
-        steps = Writing.begin(
-            speaker.module,
-            prompts,
-            settings,
-            context=speaker.context,
-            signs=speaker.signs,
-            device=speaker.device,
-            memory=memory,
-            copies=copies,
-        )
-    else:
-        draft.require(speaker.module.config.kind)
-        steps = Speculation.begin(
-            speaker.module,
-            draft.module,
-            prompts,
-            settings,
-            context=speaker.context,
-            draft_context=draft.context,
-            signs=speaker.signs,
-            device=speaker.device,
-            memory=memory,
-            draft_memory=draft_memory,
-            copies=copies,
-            ahead=ahead,
-        )
+    steps = _steps(speaker, given, settings, copies, draft, ahead)
     spellings = [
         None
         if speaker.tokenizer is None
-        else Spelling(speaker.tokenizer, *_before(speaker, given[which], prompts[which]))
+        else Spelling(speaker.tokenizer, *_before(speaker, given[which]))
         for which in copies
     ]
     return Continuation(speaker, steps, spellings, [Stops(strings) for _ in copies])
 
 
-def _prompts(
-    speaker: Speaker, given: Sequence[Given], draft: Speaker | None
-) -> tuple[list[list[int]], Memory | None, Memory | None]:
-    """What the rows begin with, and the sources read by the model and its draft."""
-    if not speaker.reads:
-        return [speaker.prompt(one) for one in given], None, None
-    sources = [speaker.source(one) for one in given]
-    memory = speaker.encode(sources)
-    prompts = [[speaker.signs.begin] for _ in given]
-    return prompts, memory, draft.encode(sources) if draft is not None else None
+def _steps(
+    speaker: Speaker,
+    given: Sequence[Given],
+    settings: Sequence[Sampling],
+    copies: Sequence[int],
+    draft: Speaker | None,
+    ahead: int,
+) -> Steps:
+    """The rows behind their prompts, or before what they write from a source."""
+    prompts = [[speaker.signs.begin] if speaker.reads else speaker.prompt(one) for one in given]
+    sources = [speaker.source(one) for one in given] if speaker.reads else []
+    memory = speaker.encode(sources) if sources else None
+    common: dict[str, Any] = {
+        "context": speaker.context,
+        "signs": speaker.signs,
+        "device": speaker.device,
+        "memory": memory,
+        "copies": copies,
+    }
+    if draft is None:
+        return Writing.begin(speaker.module, prompts, settings, **common)
+    draft.require(speaker.module.config.kind)
+    speaker.require_words_of(draft, "the draft")
+    longest = max(map(len, sources), default=0)
+    if longest > draft.context:
+        raise RegardError(
+            f"a source of {longest:,} tokens is too long for the draft; it reads {draft.context:,}"
+        )
+    return Speculation.begin(
+        speaker.module,
+        draft.module,
+        prompts,
+        settings,
+        draft_context=draft.context,
+        draft_memory=draft.encode(sources) if sources else None,
+        ahead=ahead,
+        **common,
+    )
 
 
 def search_all(
     speaker: Speaker, given: Sequence[Given], beam: Beam, limit: int = 200
 ) -> list[list[Written]]:
     """The best continuations of each prompt by beam search; the best first."""
+    if speaker.reads:
+        raise RegardError("this model writes from sources; search with `translate` and its beam")
     speaker.require("decoder")
     prompts = [speaker.prompt(one) for one in given]
     longest = max(map(len, prompts), default=0)
@@ -208,12 +216,10 @@ def search_all(
     )
     return [
         [
-            _searched(speaker, hypothesis, row, prompt, one, "limit" if most == limit else "room")
+            _searched(speaker, hypothesis, row, one, "limit" if most == limit else "room")
             for hypothesis in answer.hypotheses
         ]
-        for row, (prompt, one, most, answer) in enumerate(
-            zip(prompts, given, limits, found, strict=True)
-        )
+        for row, (one, most, answer) in enumerate(zip(given, limits, found, strict=True))
     ]
 
 
@@ -221,21 +227,21 @@ def _searched(
     speaker: Speaker,
     hypothesis: Hypothesis,
     row: int,
-    prompt: Sequence[int],
     given: Given,
     short: End,
 ) -> Written:
     text = ""
     if speaker.tokenizer is not None:
-        spelling = Spelling(speaker.tokenizer, *_before(speaker, given, prompt))
+        spelling = Spelling(speaker.tokenizer, *_before(speaker, given))
         text = "".join(map(spelling.add, hypothesis.ids)) + spelling.end()
     tokens = tuple(Token(row, token) for token in hypothesis.ids)
     end: End = "end" if hypothesis.ended else short
     return Written(text, tokens, end, hypothesis.logprob, hypothesis.worth)
 
 
-def _before(speaker: Speaker, given: Given, prompt: Sequence[int]) -> tuple[Sequence[int], str]:
+def _before(speaker: Speaker, given: Given) -> tuple[Sequence[int], str]:
     """What stands before a text that is written: the prompt, but not a source."""
     if speaker.reads:
         return (), ""
-    return prompt, given if isinstance(given, str) else speaker.text(prompt)
+    ids = speaker.ids(given)
+    return ids, given if isinstance(given, str) else speaker.text(ids)

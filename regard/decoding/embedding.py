@@ -27,6 +27,8 @@ def embedded(
     """
     if pool not in POOLS:
         raise RegardError(f"vectors cannot be pooled by {pool!r}; {nearest(str(pool), POOLS)}")
+    speaker.require("decoder", "encoder", "encoder-decoder")
+    speaker.require_one("embed")
     read = _read(speaker, texts)
     found = torch.empty(len(read), speaker.module.config.width)
     with torch.inference_mode(), any_shape():

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from regard.decoding.looking import attended
 from regard.errors import RegardError
 from regard.models.config import TransformerConfig
 from regard.models.masks import Mask
@@ -39,11 +40,11 @@ class States:
     def seen(self) -> Tensor | None:
         """How the newest tokens looked at the source: (rows, 1, 1, new, source positions).
 
-        Layers and heads of different members have nothing to do with one another: the mean over
-        those of each member, then over the members.
+        Layers and heads of different members have nothing to do with one another: what each member
+        attended to, then the mean over the members.
         """
         looks = [part.seen for part in self.parts]
-        means = [look.mean((1, 2), keepdim=True) for look in looks if look is not None]
+        means = [attended(look)[:, None, None] for look in looks if look is not None]
         return torch.stack(means).mean(0) if len(means) == len(looks) else None
 
     def reorder(self, rows: Tensor | Sequence[int]) -> None:
@@ -70,6 +71,7 @@ class Ensemble(nn.Module):
         _agree("vocabulary", [member.config.vocabulary for member in members])
         _agree("source vocabulary", [_read_words(member.config) for member in members])
         self.members = nn.ModuleList(members)
+        self.training = any(member.training for member in members)
 
     @property
     def config(self) -> TransformerConfig:

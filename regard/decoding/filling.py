@@ -42,6 +42,8 @@ def filled(speaker: Speaker, text: str, top: int = 5) -> Filling:
     are never proposed, but the probabilities are shares of all tokens, these too, so that those of
     a gap add up to less than 1.
     """
+    if not isinstance(text, str):
+        raise RegardError(f"give a text with gaps, not {text!r:.40}")
     speaker.require("encoder")
     if not isinstance(top, int) or isinstance(top, bool) or top < 1:
         raise RegardError(f"top must be a whole number, 1 or more, not {top}")

@@ -56,6 +56,7 @@ def scored(
     once, without a state; a score does not depend on which (but for rounding).
     """
     speaker.require("decoder", "encoder-decoder")
+    speaker.require_one("score")
     read = _sources(speaker, texts, sources)
     written = _targets(speaker, texts)
     found: dict[int, Score] = {}

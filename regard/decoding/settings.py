@@ -17,7 +17,6 @@ class Signs:
     begin: int = BOS  # stands before a text
     ends: tuple[int, ...] = (EOS,)
     never: tuple[int, ...] = (PAD, BOS, MASK)  # a text holds none of these
-    pad: int = PAD
 
 
 TARGET = Signs()

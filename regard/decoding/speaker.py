@@ -53,10 +53,24 @@ class Speaker:
         return replace(self, module=module)
 
     def require(self, *kinds: str) -> None:
-        """Refuse what a model of this kind cannot do."""
+        """Refuse what a model of this kind cannot do, and one whose dropout is on."""
+        if self.module.training:
+            raise RegardError("the model is being trained, with dropout; call its `eval()` first")
         kind = self.module.config.kind
         if kind not in kinds:
             raise RegardError(f"this model ({kind}) cannot do that: it {ABILITIES[kind]}")
+
+    def require_one(self, what: str) -> None:
+        """Refuse an ensemble, whose members' hidden vectors have nothing to do with one another."""
+        if not isinstance(self.module, Transformer):
+            raise RegardError(f"an ensemble cannot {what}; ask its members one by one")
+
+    def require_words_of(self, other: "Speaker", what: str) -> None:
+        """Refuse a model to work together with whose ids mean something else."""
+        sides = ((self.tokenizer, other.tokenizer), (self.source_tokenizer, other.source_tokenizer))
+        for mine, theirs in sides:
+            if mine is not None and theirs is not None and mine.fingerprint != theirs.fingerprint:
+                raise RegardError(f"{what} has another vocabulary, so they cannot work together")
 
     def ids(self, given: Given, source: bool = False) -> list[int]:
         """The ids of a text, without what begins and ends it; ids are checked."""
@@ -80,7 +94,8 @@ class Speaker:
         ids = ids if ids[-1] in self.signs.ends else [*ids, self.signs.ends[0]]
         if len(ids) > self.context:
             raise RegardError(
-                f"a source of {len(ids):,} tokens is too long; this model reads {self.context:,}"
+                f"a source of {len(ids):,} tokens is too long, this model reads {self.context:,}; "
+                "shorten it or leave it out"
             )
         return ids
 
@@ -97,6 +112,8 @@ class Speaker:
 
     def _checked(self, given: Sequence[int], source: bool) -> list[int]:
         try:
+            if isinstance(given, bytes) or any(isinstance(token, bool) for token in given):
+                raise TypeError
             ids = [index(token) for token in given]
         except TypeError:
             raise RegardError(f"a prompt must be text or token ids, not {given!r:.80}") from None

@@ -4,7 +4,7 @@ import codecs
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from regard.errors import Problems
+from regard.errors import Problems, RegardError
 from regard.text.specials import SPECIALS
 from regard.text.tokenizer import Tokenizer
 
@@ -52,10 +52,14 @@ class Stops:
         if self.stopped:
             return ""
         held = self._held + text
-        places = [place for string in self.strings if (place := held.find(string)) >= 0]
-        if places:
+        found = [
+            (place + len(string), place)
+            for string in self.strings
+            if (place := held.find(string)) >= 0
+        ]
+        if found:  # the one that is whole first, so that it does not matter how the text is cut up
             self.stopped, self._held = True, ""
-            return held[: min(places)]
+            return held[: min(found)[1]]
         keep = max((_overlap(held, string) for string in self.strings), default=0)
         self._held = held[len(held) - keep :]
         return held[: len(held) - keep]
@@ -74,6 +78,8 @@ def _overlap(text: str, string: str) -> int:
 
 def checked_stops(strings: Iterable[str]) -> tuple[str, ...]:
     """The strings, if they can be watched for."""
+    if not isinstance(strings, Iterable):
+        raise RegardError(f"stop strings must be a list of texts, not {strings!r:.40}")
     given = (strings,) if isinstance(strings, str) else tuple(strings)
     problems = Problems("stop strings")
     problems.require(

@@ -1,19 +1,20 @@
 """Many sources translated by beam search, in order, in batches of about the same length."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
+import torch
 from torch import Tensor
 
-from regard.decoding.beam import Candidate, Hypothesis, search
+from regard.decoding.beam import Candidate, Found, Hypothesis, search
 from regard.decoding.continuing import continue_all
 from regard.decoding.risk import least_risk
 from regard.decoding.settings import Beam, Sampling
 from regard.decoding.speaker import Given, Speaker, batches
-from regard.errors import RegardError
+from regard.errors import Problems, RegardError
 
-WINDOW = 64  # batches that are sorted by length together, when lines come one by one
+WINDOW = 16  # batches that are sorted by length together, when lines come one by one
 
 
 @dataclass(frozen=True)
@@ -61,10 +62,7 @@ def translate_ids(
         memory=speaker.encode(sources),
     )
     return [
-        [
-            _translation(speaker, source, prefix, hypothesis, one.tree)
-            for hypothesis in one.hypotheses
-        ]
+        [_translation(speaker, source, prefix, hypothesis, one) for hypothesis in one.hypotheses]
         for source, prefix, one in zip(sources, begins, found, strict=True)
     ]
 
@@ -74,12 +72,12 @@ def _translation(
     source: Sequence[int],
     prefix: Sequence[int],
     hypothesis: Hypothesis,
-    tree: list[list[Candidate]] | None,
+    found: Found,
 ) -> Translation:
     ids = [*prefix, *hypothesis.ids]
     attention = hypothesis.attention
-    if attention is not None:
-        attention = attention[:, : len(source)].cpu()
+    if attention is not None and found.forced is not None:
+        attention = torch.cat((found.forced, attention))[:, : len(source)].cpu()
     return Translation(
         speaker.text(ids),
         ids,
@@ -87,7 +85,7 @@ def _translation(
         hypothesis.worth,
         list(source),
         attention,
-        tree,
+        found.tree,
     )
 
 
@@ -100,19 +98,22 @@ def translated(
     limit: int = 0,
     prefix: Given = "",
     window: int = WINDOW,
+    first: int = 1,
+    told: Callable[[list[Translation]], None] = lambda best: None,
 ) -> Iterator[list[Translation]]:
     """For each line, in order, its best translations; an empty line has one that is empty.
 
     So many `rows` are computed at once, of about the same length: `window` batches are gathered,
-    sorted and given out. `prefix` is how every translation must begin.
+    sorted and given out. `prefix` is how every translation must begin, `first` the number of the
+    first line, for messages. `told` hears the best ones of each batch at once.
     """
     speaker.require("encoder-decoder")
     if rows < 1 or limit < 0:
         raise RegardError(f"at least one row and no negative limit, not {rows} rows, limit {limit}")
     forced = speaker.ids(prefix) if len(prefix) else []
-    given = enumerate(lines, 1)
+    given = enumerate(lines, first)
     while some := list(islice(given, rows * window)):
-        sources = [_source(speaker, line, number) for number, line in some]
+        sources = _sources(speaker, some)
         found: list[list[Translation]] = [
             [Translation("", [], 0.0, 0.0, [])] if not source else [] for source in sources
         ]
@@ -126,6 +127,7 @@ def translated(
                 prefixes=[forced] * len(chosen),
                 limit=limit,
             )
+            told([answer[0] for answer in answers])
             for index, answer in zip(chosen, answers, strict=True):
                 found[index] = answer
         yield from found
@@ -138,13 +140,21 @@ def translate_all(
     return list(translated(speaker, sources, beam, rows=rows, window=max(1, len(sources))))
 
 
-def _source(speaker: Speaker, line: Given, number: int) -> list[int]:
-    """A line as the model reads it; nothing for a blank one."""
-    line = line.strip() if isinstance(line, str) else line
-    try:
-        return speaker.source(line) if len(line) else []
-    except RegardError as error:
-        raise RegardError(f"line {number:,}: {error}") from None
+def _sources(speaker: Speaker, lines: Sequence[tuple[int, Given]]) -> list[list[int]]:
+    """Numbered lines as the model reads them, nothing for blank ones; all that is wrong is told."""
+    problems, found = Problems("translate"), []
+    for number, line in lines:
+        source: list[int] = []
+        try:
+            stripped = line.strip() if isinstance(line, str) else line
+            source = speaker.source(stripped) if len(stripped) else []
+        except RegardError as error:
+            problems.add(f"line {number:,}: {error}")
+        except TypeError:
+            problems.add(f"line {number:,} must be text or token ids, not {line!r:.40}")
+        found.append(source)
+    problems.report()
+    return found
 
 
 def least_risky(
@@ -154,12 +164,11 @@ def least_risky(
     *,
     samples: int,
     utility: str = "chrf",
-    rows: int = 32,
 ) -> Iterator[list[Translation]]:
     """For each line the sample that agrees best with all samples: minimum Bayes risk."""
     speaker.require("encoder-decoder")
     for number, line in enumerate(lines, 1):
-        source = _source(speaker, line, number)
+        (source,) = _sources(speaker, [(number, line)])
         if not source:
             yield [Translation("", [], 0.0, 0.0, [])]
             continue

@@ -93,7 +93,8 @@ class Writing:
             _row(number, len(prompt), one, context)
             for number, (prompt, one) in enumerate(zip(given, asked, strict=True))
         ]
-        needed = max((len(p) + row.most for p, row in zip(given, rows, strict=True)), default=0)
+        ends = (len(prompt) + row.most for prompt, row in zip(given, rows, strict=True))
+        needed = max(longest, max(ends, default=0))
         prefix = Prefix.read(model, prompts, min(context, needed), device, memory)
         prefix.reorder(copies)
         columns = Columns.of(asked, signs, prefix.logits.shape[-1], prefix.logits.device)

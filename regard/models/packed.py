@@ -2,8 +2,8 @@
 
 oneDNN takes weights as they are, too (`models/linear.py`), and lays them out anew in each product:
 a step of a `transformer-base` with 128 rows takes about a tenth longer that way. The plain weights
-are not kept beside the packed ones, so a packed model takes no more memory, but it can be neither
-moved, saved nor trained.
+are not kept beside the packed ones, so a packed model takes no more memory, but for a tied head,
+whose embedding stays beside it. It can be neither moved, saved nor trained.
 """
 
 from collections.abc import Callable

@@ -163,6 +163,7 @@ class KeyValueState:
         for i, layer in enumerate(self.layers):
             self.layers[i] = KeysValues(*(moves.made(held, used) for held in layer))
         self.lengths = [self.lengths[row] for row in wanted]
+        self.seen = None  # of the rows as they were
         self.reading = self.reading and self.reading.reorder(wanted)
 
     def undo(self, counts: Sequence[int]) -> None:
@@ -174,10 +175,11 @@ class KeyValueState:
         ):
             raise RegardError(f"rows of {self.lengths} tokens cannot forget {taken}")
         self.lengths = [held - count for held, count in zip(self.lengths, taken, strict=True)]
+        self.seen = None
 
     def free(self) -> None:
         """Give the memory back; the state is empty and must not be used again."""
-        self.layers, self.reading, self.lengths = [], None, []
+        self.layers, self.reading, self.lengths, self.seen = [], None, [], None
 
 
 class Moves(NamedTuple):

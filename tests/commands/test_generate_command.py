@@ -186,7 +186,8 @@ def test_a_terminal_is_not_sent_what_it_would_obey(monkeypatch):
         ("--beam -1", "--beam must be 0 or more"),
         ("--beam 2 --n 3", "raise beams"),
         ("--beam 2 --stop x", "--stop is for drawing"),
-        ("--n 0", "--n must be at least 1"),
+        ("--beam 2 --top-k 5", "--top-k is for drawing"),
+        ("--n 0", "--n must be 1 to 4,096"),
         ("--device abacus", "abacus"),
         ("--draft nowhere", "nowhere"),
         ("--stop " + " ".join(map(str, range(2000))), "2,000 are too many; give at most 64"),
@@ -222,3 +223,8 @@ def test_a_conversation_answers_changes_settings_and_survives_mistakes(
     assert "top-k must be a number, not 'x'" in said.err
     assert "temperature=0.0" in said.out
     assert not math.isnan(asked.temperature)
+
+
+def test_a_translator_is_given_one_line(translator):
+    said = call("generate", translator, "-", stdin=b"the cat\na dog\n")
+    assert "`regard translate` takes a line for a line" in mistake(said)

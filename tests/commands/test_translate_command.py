@@ -1,12 +1,16 @@
 """`regard translate`: lines in, lines out, in order, whatever is asked beside."""
 
 import json
+import select
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 from command_line import call, mistake
 
+from regard.commands.translate import in_parts
 from regard.data.pairs import Pair, encode_pairs
 from regard.decoding.settings import Beam
 from regard.loading import load
@@ -118,7 +122,9 @@ def test_the_least_risky_sample_is_one_that_was_drawn(translator):
         ("--max-tokens -3", "--max-tokens must not be negative"),
         ("--mbr -1", "--mbr must not be negative"),
         ("--mbr 4 --alignments", "--alignments is for beam search"),
-        ("--temperature nan", "temperature must be"),
+        ("--mbr 4 --beam 3", "--beam is for beam search"),
+        ("--mbr 4 --temperature nan", "temperature must be"),
+        ("--seed 3", "--seed is for --mbr"),
         ("--tree /dev/null/tree", "cannot write"),
         ("--ensemble nowhere", "nowhere"),
     ],
@@ -139,3 +145,38 @@ def test_a_line_too_long_is_named_before_its_batches_are_translated(translator):
 def test_what_does_not_translate_and_what_is_no_file_is_said(decoder, translator):
     assert "it continues texts" in mistake(call("translate", decoder, stdin=b"the"))
     assert "there is no file nowhere.txt" in mistake(call("translate", translator, "nowhere.txt"))
+
+
+def test_whoever_writes_a_line_and_waits_gets_its_translation(translator):
+    """Not only when 2,048 lines are there."""
+    command = [sys.executable, "-m", "regard", "translate", str(translator), "--beam", "2"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        for text in (b"the cat\n", b"a dog\n"):
+            process.stdin.write(text)
+            process.stdin.flush()
+            ready, _, _ = select.select([process.stdout], [], [], 120)
+            assert ready
+            said = process.stdout.readline()
+            assert said == call("translate", translator, "--beam", 2, stdin=text).out.encode()
+        process.stdin.close()
+        assert process.wait(60) == 0
+
+
+@pytest.mark.parametrize("most", [1, 2, 3, 100])
+@pytest.mark.parametrize("text", ["", "one", "one\n", "\ufeffone\r\n\ntwo\nthree\n\n", "\n"])
+def test_lines_come_in_parts_and_none_is_lost(tmp_path, text, most):
+    path = tmp_path / "lines.txt"
+    path.write_text(text, encoding="utf-8", newline="")
+    with open(path, "rb") as file:
+        parts = list(in_parts(file, most))
+    assert all(0 < len(part) <= most for part in parts)
+    plain = text.removeprefix("\ufeff").replace("\r\n", "\n")
+    wanted = plain.removesuffix("\n").split("\n") if plain else []
+    assert [line for part in parts for line in part] == wanted
+
+
+def test_all_lines_that_are_too_long_are_named(translator):
+    said = call("translate", translator, stdin=("dog " * 500 + "\na\n" + "cat " * 600).encode())
+    assert "line 1: a source of 501" in said.err
+    assert "line 3: a source of 601" in said.err
+    assert (said.code, said.out) == (2, "")

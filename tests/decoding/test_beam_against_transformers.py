@@ -25,7 +25,7 @@ hf.logging.set_verbosity_error()
 hf.logging.disable_progress_bar()
 
 PAD, END, BEGIN = 0, 1, 2
-SIGNS = Signs(begin=BEGIN, ends=(END,), never=(PAD,), pad=PAD)
+SIGNS = Signs(begin=BEGIN, ends=(END,), never=(PAD,))
 VOCABULARY, CONTEXT = 31, 64
 
 

@@ -120,7 +120,7 @@ def test_coverage_is_what_scoring_each_answer_again_says(name, beams, forced):
     for prompt, text, one in zip(prompts, texts, found, strict=True):
         for answer in one.hypotheses:
             looks = alignment(module, [*prompt, *answer.ids], text)
-            lost = 0.3 * covered(looks[len(prompt) - 1 :][: len(whole(answer))])
+            lost = 0.3 * covered(looks[: len(prompt) - 1 + len(whole(answer))])  # forced ones too
             length = len(whole(answer))
             all_lost.append(lost)
             assert answer.worth == pytest.approx(answer.logprob / length**0.8 + lost, abs=1e-4)

@@ -99,7 +99,7 @@ def test_a_marian_gives_every_token_the_log_probability_that_transformers_gives_
     for stack in (theirs.model.encoder, theirs.model.decoder):
         stack.embed_tokens.weight = theirs.model.shared.weight
     theirs = wide(theirs)
-    speaker = Speaker(ours(theirs, tmp_path), Signs(begin=1, ends=(0,), never=(1,), pad=1))
+    speaker = Speaker(ours(theirs, tmp_path), Signs(begin=1, ends=(0,), never=(1,)))
     texts, sources = rows(0, 5, 0, 20, 1, 12), rows(1, 2, 9, 3, 20, 1)
     found = scored(speaker, texts, sources=sources, rows=3)
     for text, source, score in zip(texts, sources, found, strict=True):

@@ -50,27 +50,43 @@ def test_tokens_that_follow_are_joined_as_in_the_whole_text(pieces, drawn):
 LETTERS = st.text("ab.", max_size=30)
 
 
-@given(LETTERS, st.lists(st.text("ab.", min_size=1, max_size=4), max_size=3), st.data())
-def test_stops_cut_where_the_first_string_begins_however_the_text_is_cut_up(text, strings, drawn):
-    """Against looking at the whole text after each part, as the definition has it."""
-    stops, shown, seen = Stops(strings), "", ""
-    while seen != text and not stops.stopped:
-        part = text[len(seen) : len(seen) + drawn.draw(st.integers(1, 5))]
-        seen += part
-        shown += stops.add(part)
-        places = [seen.find(string) for string in strings if string in seen]
-        if places:
-            assert stops.stopped
-            assert shown == seen[: min(places)]
-        else:
-            assert not stops.stopped
-            held = seen[len(shown) :]
-            assert seen.startswith(shown)
-            assert not held or any(string.startswith(held) for string in strings)
-    if not stops.stopped:
-        assert shown + stops.end() == text
-        assert not any(string in text for string in strings)
-    assert stops.add("more") == "" or not stops.stopped
+def shown_of(text, strings, cuts):
+    """What is shown when the text comes in parts of these sizes, over and over."""
+    stops, shown, place, turn = Stops(strings), "", 0, 0
+    while place < len(text):
+        size = cuts[turn % len(cuts)]
+        shown += stops.add(text[place : place + size])
+        place, turn = place + size, turn + 1
+    return shown if stops.stopped else shown + stops.end(), stops.stopped
+
+
+CUTS = st.lists(st.integers(1, 5), min_size=1, max_size=4)
+
+
+@given(LETTERS, st.lists(st.text("ab.", min_size=1, max_size=4), max_size=3), CUTS)
+def test_stops_cut_before_the_first_whole_string_however_the_text_comes(text, strings, cuts):
+    ends = [
+        (end, -len(string))
+        for end in range(1, len(text) + 1)
+        for string in strings
+        if text[:end].endswith(string)
+    ]
+    wanted = text, False
+    if ends:
+        end, size = min(ends)
+        wanted = text[: end + size], True
+    assert shown_of(text, strings, cuts) == wanted
+
+
+@given(LETTERS, st.lists(st.text("ab.", min_size=1, max_size=4), min_size=1, max_size=3))
+def test_no_more_is_held_back_than_may_become_a_stop_string(text, strings):
+    stops, shown = Stops(strings), ""
+    for end, letter in enumerate(text, 1):
+        shown += stops.add(letter)
+        if stops.stopped:
+            return
+        held = text[len(shown) : end]
+        assert not held or any(string.startswith(held) for string in strings)
 
 
 def test_a_stop_string_may_begin_in_one_token_and_end_in_another():

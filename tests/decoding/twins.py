@@ -205,7 +205,7 @@ def searched(
         for score, ids in open_ones:
             text, lost = [*prompt, *ids], 0.0
             if beam.coverage_penalty:
-                looks = alignment(module, text, source)[len(prompt) - 1 :]
+                looks = alignment(module, text, source)
                 lost = beam.coverage_penalty * covered(looks)
             logprobs = following(module, text, source).double().log_softmax(-1).tolist()
             grown += [
