@@ -88,7 +88,8 @@ class Evaluate:
             self._pairs(run, given) if run.settings.data.pairs else evaluate_text(run, given)
         )
         if plain is not None:
-            scores = replace(scores, rules=f"{scores.rules}; int8 weights: {change(plain, scores)}")
+            how = f"{scores.rules}; int8 weights: {change(plain, scores)}"
+            scores = replace(scores, rules=how, plain_perplexity=plain.perplexity)
         notes = Console(stderr=True) if self.json else console
         for warning in warnings:
             notes.print(Text(f"note: {warning}", "yellow"), soft_wrap=self.json)

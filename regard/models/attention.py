@@ -6,8 +6,9 @@ Bahdanau's, and `Attention` wraps it in projections to heads. It runs the fastes
 right and never builds the weights; a recording tape asks `weigh` for them.
 """
 
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import NamedTuple, Protocol
 
 import torch
@@ -25,11 +26,36 @@ from regard.models.positions import Turn
 TAKE_ANY_SHAPE = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 
 
+class _Choice:
+    """torch keeps one choice of kernels for all threads: the first makes it, the last undoes it."""
+
+    def __init__(self) -> None:
+        self.lock, self.inside, self.made = threading.Lock(), 0, ExitStack()
+
+    def enter(self) -> None:
+        with self.lock:
+            if not self.inside:
+                self.made.enter_context(sdpa_kernel(TAKE_ANY_SHAPE))
+            self.inside += 1
+
+    def leave(self) -> None:
+        with self.lock:
+            self.inside -= 1
+            if not self.inside:
+                self.made.close()
+
+
+_choice = _Choice()
+
+
 @contextmanager
 def any_shape() -> Iterator[None]:
     """Attention meanwhile with kernels that take every shape as it comes: pairs, decoding."""
-    with sdpa_kernel(TAKE_ANY_SHAPE):
+    _choice.enter()
+    try:
         yield
+    finally:
+        _choice.leave()
 
 
 class Similarity(nn.Module):

@@ -33,6 +33,7 @@ class Scores:
     loss: float  # nats per token
     perplexity: float
     tokens: int  # targets that were scored
+    plain_perplexity: float | None = None  # of int8 weights: before they were rounded
     bits_per_byte: float | None = None  # of the raw text
     accuracy: float | None = None  # of hidden tokens
     bleu: float | None = None

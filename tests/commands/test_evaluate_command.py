@@ -211,3 +211,15 @@ def test_unknown_tokens_of_pairs_are_told(tmp_path):
     assert "tokens are unknown" in said.out
     measured_on = call("evaluate", tmp_path / "r", tmp_path / "q.tsv")
     assert "9 of 18 evaluated tokens are unknown" in measured_on.out
+
+
+@pytest.mark.parametrize("kind", ["decoder", "translator", "encoder"])
+def test_eight_bits_are_told_beside_the_weights_as_they_are(request, kind):
+    run = request.getfixturevalue(kind)
+    plain = json.loads(call("evaluate", run, "--json").out)
+    small = json.loads(call("evaluate", run, "--json", "--int8").out)
+    assert small["plain_perplexity"] == pytest.approx(plain["perplexity"])
+    assert small["perplexity"] != plain["perplexity"]
+    assert small["perplexity"] == pytest.approx(plain["perplexity"], rel=0.1)
+    assert "int8 weights: perplexity" in small["rules"]
+    assert "plain_perplexity" not in plain

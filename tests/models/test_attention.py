@@ -1,6 +1,7 @@
 """Attention against its formula, torch's own module, loops, and finite differences."""
 
 import math
+import threading
 
 import pytest
 import torch
@@ -377,3 +378,22 @@ def test_for_any_shape_only_cudnn_is_left_out_and_comes_back_afterwards():
     with any_shape():
         assert [enabled() for enabled in asked] == [False, True, True, True]
     assert [enabled() for enabled in asked] == before
+
+
+def test_threads_that_overlap_leave_the_choice_of_kernels_as_it_was():
+    before = torch.backends.cuda.cudnn_sdp_enabled()
+    inside, go_on = threading.Event(), threading.Event()
+
+    def first() -> None:
+        with any_shape():
+            inside.set()
+            go_on.wait(10)
+
+    thread = threading.Thread(target=first)
+    thread.start()
+    inside.wait(10)
+    with any_shape():  # entered while the other is inside, left after it
+        go_on.set()
+        thread.join(10)
+        assert not torch.backends.cuda.cudnn_sdp_enabled()
+    assert torch.backends.cuda.cudnn_sdp_enabled() == before
