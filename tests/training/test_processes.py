@@ -198,7 +198,8 @@ def written(processes, how, precision="float32"):
         row[:length].tolist()
         for row, length in zip(batch.source, batch.source_lengths.tolist(), strict=True)
     ]
-    found = translate_all(Speaker(both, TARGET), sources, Beam(beams=2))
+    with at_rest(both):
+        found = translate_all(Speaker(both, TARGET), sources, Beam(beams=2))
     return text, torch.cat(steps).tolist(), [best[0].ids for best in found]
 
 
