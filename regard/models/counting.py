@@ -57,6 +57,16 @@ class Table:
     def order(self) -> int:
         return len(self.levels)
 
+    def place(self, tokens: Sequence[int]) -> int:
+        """Where an n-gram stands in its level; -1 if it was never seen."""
+        at = int(tokens[0])
+        for level, token in zip(self.levels[1:], tokens[1:], strict=False):
+            key = at * self.vocabulary + int(token)
+            at = int(np.searchsorted(level.keys, key))
+            if at == len(level.keys) or level.keys[at] != key:
+                return -1
+        return at
+
     def logprobs(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The log-probability of each token (tokens,) given those before it, back to `begin`.
 
