@@ -191,8 +191,12 @@ def _signs(extra: Mapping[str, Any], config: TransformerConfig) -> Signs:
 
 def speaker_of(run: Run) -> Speaker:
     """A run as searches know it."""
+    return _of_run(run).speaker
+
+
+def _of_run(run: Run) -> Model:
     source = run.source_tokenizer if run.config.kind == "encoder-decoder" else None
-    return Speaker(run.module, signs_of(run.config), run.tokenizer, source)
+    return Model(run.module, {}, run.tokenizer, source)
 
 
 def load(
@@ -218,12 +222,11 @@ def load(
         known = ", ".join(str(kind) for kind in TYPES)
         raise RegardError(f"weights cannot be loaded as {dtype}; choose one of {known}")
     if is_run(folder):
-        run = open_run(folder, usable(device))
-        source = run.source_tokenizer if run.config.kind == "encoder-decoder" else None
-        module = _converted(run.module.to(dtype), int8, fast)
-        return Model(module, {}, run.tokenizer, source)
-    module, extra = load_folder(folder, usable(device), dtype)
-    return Model(_converted(module, int8, fast), extra)
+        model = _of_run(open_run(folder, usable(device)))
+        model.module.to(dtype)
+    else:
+        model = Model(*load_folder(folder, usable(device), dtype))
+    return replace(model, module=_converted(model.module, int8, fast))
 
 
 def _converted(module: Transformer, int8: bool, fast: bool) -> Transformer:

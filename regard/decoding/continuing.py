@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from regard.decoding.beam import Hypothesis, search
+from regard.decoding.prefix import check_fits
 from regard.decoding.settings import Beam, Sampling
 from regard.decoding.speaker import Given, Speaker
 from regard.decoding.speculative import Speculation
@@ -145,12 +146,10 @@ def continue_all(
     settings = [replace(one, seed=one.seed + i) for one in each for i in range(n)]
     copies = [index for index in range(len(given)) for _ in range(n)]
     steps = _steps(speaker, given, settings, copies, draft, ahead)
-    spellings = [
-        None
-        if speaker.tokenizer is None
-        else Spelling(speaker.tokenizer, *_before(speaker, given[which]))
-        for which in copies
-    ]
+    spellings: list[Spelling | None] = [None] * len(copies)
+    if speaker.tokenizer is not None:
+        before = [_before(speaker, one) for one in given]
+        spellings = [Spelling(speaker.tokenizer, *before[which]) for which in copies]
     return Continuation(speaker, steps, spellings, [Stops(strings) for _ in copies])
 
 
@@ -202,12 +201,7 @@ def search_all(
         raise RegardError("this model writes from sources; search with `translate` and its beam")
     speaker.require("decoder")
     prompts = [speaker.prompt(one) for one in given]
-    longest = max(map(len, prompts), default=0)
-    if longest > speaker.context:
-        raise RegardError(
-            f"the prompt has {longest:,} tokens, but the model's context holds "
-            f"{speaker.context:,}; shorten it"
-        )
+    check_fits(prompts, speaker.context)
     if limit < 1:
         raise RegardError(f"at least one token must be asked for, not {limit}")
     limits = [min(limit, speaker.context + 1 - len(prompt)) for prompt in prompts]

@@ -11,6 +11,16 @@ from regard.models.attention import any_shape
 from regard.models.protocol import Memory, SequenceModel, State
 
 
+def check_fits(prompts: Sequence[Sequence[int]], context: int) -> None:
+    """Refuse prompts longer than what a model was made for."""
+    longest = max(map(len, prompts), default=0)
+    if longest > context:
+        raise RegardError(
+            f"the prompt has {longest:,} tokens, but the model's context holds {context:,}; "
+            "shorten it"
+        )
+
+
 @dataclass
 class Prefix:
     """Rows of tokens that a model has taken in: all that a search knows of the model."""

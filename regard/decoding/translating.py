@@ -177,7 +177,5 @@ def least_risky(
         written = continue_all(speaker, [source], asked, n=samples).whole()
         choice = least_risk([one.text for one in written], utility)
         best = written[choice.index]
-        ids = [token for token in best.ids if token not in speaker.signs.ends]
-        yield [
-            Translation(best.text, ids, best.logprob or 0.0, choice.utilities[choice.index], source)
-        ]
+        utility_of_best = choice.utilities[choice.index]
+        yield [Translation(best.text, best.ids, best.logprob or 0.0, utility_of_best, source)]

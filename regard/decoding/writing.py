@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regard.decoding.prefix import Prefix
+from regard.decoding.prefix import Prefix, check_fits
 from regard.decoding.sampling import Columns, check_numbers, dice, distribution, draw
 from regard.decoding.settings import TEXT, Sampling, Signs
 from regard.errors import RegardError
@@ -79,12 +79,7 @@ class Writing:
         copies = range(len(prompts)) if copies is None else copies
         if len(copies) != len(asked):
             raise RegardError(f"{len(copies)} rows need as many settings, not {len(asked)}")
-        longest = max(map(len, prompts), default=0)
-        if longest > context:
-            raise RegardError(
-                f"the prompt has {longest:,} tokens, but the model's context holds {context:,}; "
-                "shorten it"
-            )
+        check_fits(prompts, context)
         strange = [which for which in copies if not 0 <= which < len(prompts)]
         if strange:
             raise RegardError(f"prompt {strange[0]} does not exist: there are {len(prompts)}")
@@ -94,7 +89,7 @@ class Writing:
             for number, (prompt, one) in enumerate(zip(given, asked, strict=True))
         ]
         ends = (len(prompt) + row.most for prompt, row in zip(given, rows, strict=True))
-        needed = max(longest, max(ends, default=0))
+        needed = max((*map(len, prompts), *ends), default=0)
         prefix = Prefix.read(model, prompts, min(context, needed), device, memory)
         prefix.reorder(copies)
         columns = Columns.of(asked, signs, prefix.logits.shape[-1], prefix.logits.device)
