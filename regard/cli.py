@@ -15,6 +15,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from regard.commands.arpa import Arpa
+from regard.commands.classify import Classify
 from regard.commands.embed import Embed
 from regard.commands.evaluate import Evaluate
 from regard.commands.fill import Fill
@@ -27,6 +29,7 @@ from regard.commands.score import Score
 from regard.commands.tokenize import LearnTokenizer, Tokenize
 from regard.commands.train import Train
 from regard.commands.translate import Translate
+from regard.commands.words import Words
 from regard.errors import RegardError, nearest
 from regard.training.signals import WORDS, StoppedError
 
@@ -45,6 +48,9 @@ COMMANDS: dict[str, Callable[..., Command]] = {
     "score": Score,
     "fill": Fill,
     "embed": Embed,
+    "classify": Classify,
+    "words": Words,
+    "arpa": Arpa,
     "plot": Plot,
     "runs": Runs,
     "recipes": Recipes,

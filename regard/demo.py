@@ -68,7 +68,7 @@ def completion(run: Run, prompt: str) -> str:
     """What the model writes behind a prompt, up to the end of a line or two."""
     ids = run.tokenizer.encode(prompt).tolist()
     asked = Sampling(limit=NEW_TOKENS, temperature=0.4, top_k=20)
-    written = list(continued(run.module, ids, asked))
+    written = list(continued(run.writer, ids, asked))
     text = run.tokenizer.decode(written)
     return "\n".join(text.split("\n")[:2]).rstrip()
 

@@ -19,10 +19,12 @@ from regard.decoding.speaker import Given, Speaker
 from regard.decoding.translating import Translation, translated
 from regard.errors import RegardError
 from regard.interchange.huggingface import load_folder, save_folder
-from regard.models.config import TransformerConfig
+from regard.models import families
+from regard.models.families import Config
 from regard.models.int8 import Int8Linear, quantise
 from regard.models.packed import PackedLinear, packed
 from regard.models.transformer import Transformer, usable
+from regard.models.word2vec import WordVectors
 from regard.text.tokenizer import Tokenizer
 from regard.training.runs import Run, is_run, open_run
 
@@ -35,18 +37,22 @@ TYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 class Model:
     """A module with its settings, and what it came with: a run's tokenizers, or a config.json."""
 
-    module: Transformer
+    module: families.Model
     extra: Mapping[str, Any] = field(default_factory=dict)  # `save` keeps its token ids
     tokenizer: Tokenizer | None = None  # of a run: of its text, or of the target of pairs
     source_tokenizer: Tokenizer | None = None  # of a run on pairs; often the same one
 
     @property
-    def config(self) -> TransformerConfig:
+    def config(self) -> Config:
         return self.module.config
 
     @cached_property
     def speaker(self) -> Speaker:
         """The model as searches know it."""
+        if isinstance(self.module, WordVectors):
+            raise RegardError(
+                "word vectors neither write nor judge texts; `regard words` looks at them"
+            )
         signs = _signs(self.extra, self.config) if self.tokenizer is None else signs_of(self.config)
         return Speaker(self.module, signs, self.tokenizer, self.source_tokenizer)
 
@@ -169,12 +175,12 @@ def _several(given: Any) -> list[Given]:
     return [several] if ids else several
 
 
-def signs_of(config: TransformerConfig) -> Signs:
+def signs_of(config: Config) -> Signs:
     """What the first ids mean to a model that was trained here."""
     return TARGET if config.kind == "encoder-decoder" else TEXT
 
 
-def _signs(extra: Mapping[str, Any], config: TransformerConfig) -> Signs:
+def _signs(extra: Mapping[str, Any], config: Config) -> Signs:
     """What a config.json says of its vocabulary; a plain module has the signs of a run."""
     ends = extra.get("eos_token_id")
     if ends is None:
@@ -223,13 +229,18 @@ def load(
         raise RegardError(f"weights cannot be loaded as {dtype}; choose one of {known}")
     if is_run(folder):
         model = _of_run(open_run(folder, usable(device)))
-        model.module.to(dtype)
+        if isinstance(model.module, Transformer):  # tables of counts have the numbers they have
+            model.module.to(dtype)
     else:
         model = Model(*load_folder(folder, usable(device), dtype))
     return replace(model, module=_converted(model.module, int8, fast))
 
 
-def _converted(module: Transformer, int8: bool, fast: bool) -> Transformer:
+def _converted(module: families.Model, int8: bool, fast: bool) -> families.Model:
+    if not isinstance(module, Transformer):
+        if int8:
+            raise RegardError("only a Transformer has weights to keep in eight bits")
+        return module
     if int8:
         return quantise(module)
     return packed(module) if fast else module
@@ -259,8 +270,10 @@ def save(model: Model | Transformer, path: str | Path, shard_bytes: int = 5_000_
         model = Model(model)
     if not isinstance(model, Model):
         raise RegardError(f"save needs a model, then a path; a {type(model).__name__} is no model")
+    if not isinstance(model.module, Transformer):
+        raise RegardError("a Hugging Face folder holds a Transformer; this model is none")
     if any(isinstance(part, PackedLinear | Int8Linear) for part in model.module.modules()):
         raise RegardError("weights that were packed or rounded are not saved; load the model plain")
-    if model.module.embed.tokens.weight.is_meta:
+    if model.module.device.type == "meta":
         raise RegardError("a model on the meta device has no weights to save")
     save_folder(model.module, _path(path), model.extra, shard_bytes)

@@ -15,6 +15,7 @@ from rich.text import Text
 from regard.commands.names import check_writable, readable
 from regard.data import tasks
 from regard.data.buckets import Buckets
+from regard.data.labels import Labels
 from regard.data.pairs import (
     Counts,
     EncodedPairs,
@@ -29,7 +30,18 @@ from regard.data.tokens import prepare
 from regard.decoding.settings import Beam
 from regard.errors import Problems, RegardError
 from regard.models.int8 import quantise
-from regard.training.evaluation import Scores, accounted, compare, measure, rules, translations
+from regard.models.ngram import NGram
+from regard.models.transformer import Transformer
+from regard.training.evaluation import (
+    Scores,
+    accounted,
+    compare,
+    judge,
+    measure,
+    measure_counts,
+    rules,
+    translations,
+)
 from regard.training.objectives import Objective, objective_for
 from regard.training.precision import Precision
 from regard.training.runs import Run, check_data, open_run
@@ -83,6 +95,7 @@ class Evaluate:
         given = self._given(run)
         plain = self._loss(run, given) if self.int8 else None
         if self.int8:
+            assert isinstance(run.module, Transformer)
             run = replace(run, module=quantise(run.module))
         scores, warnings = (
             self._pairs(run, given) if run.settings.data.pairs else evaluate_text(run, given)
@@ -115,6 +128,8 @@ class Evaluate:
                     not getattr(self, name),
                     f"--{name} is for runs on pairs; {self.path} is on text",
                 )
+        if self.int8 and not isinstance(run.module, Transformer):
+            problems.add("--int8 is for Transformers; an n-gram model has no weights")
         problems.require(self.beam > 0, f"--beam must be at least 1, not {self.beam}")
         problems.report()
         if self.written:
@@ -137,12 +152,15 @@ class Evaluate:
         pairs, counts = self._encoded(run, given)
         scores = _measured(run, pairs)
         beam = Beam(beams=self.beam, length_penalty=self.length_penalty)
-        written = translations(run.module, pairs, run.tokenizer, beam=beam, rows=ROWS)
+        written = translations(run.writer, pairs, run.tokenizer, beam=beam, rows=ROWS)
         if self.written:
             _write(Path(self.written), written)
         gold = [pair.target for pair in pairs.texts]
-        scores = compare(scores, written, gold, self.tokenised, RESAMPLES)
         objective = objective_for(run.config, pairs=True)
+        if objective.name == "labels":
+            scores = judge(scores, written, gold)
+        else:
+            scores = compare(scores, written, gold, self.tokenised, RESAMPLES)
         scores = replace(scores, rules=pair_rules(objective, self.beam))
         return scores, [
             *counts.sentences(),
@@ -152,8 +170,10 @@ class Evaluate:
 
 
 def _measured(run: Run, pairs: EncodedPairs) -> Scores:
-    feed = Buckets(pairs, pairs, tokens=1 << 30)
-    return measure(run.module, objective_for(run.config, pairs=True), feed.held_out(ROWS))
+    objective = objective_for(run.config, pairs=True)
+    kind = Labels if objective.name == "labels" else Buckets
+    feed = kind(pairs, pairs, tokens=1 << 30)
+    return measure(run.writer, objective, feed.held_out(ROWS))
 
 
 def change(before: Scores, after: Scores) -> str:
@@ -172,6 +192,8 @@ def _write(path: Path, lines: Sequence[str]) -> None:
 
 def pair_rules(objective: Objective, beams: int) -> str:
     """How figures on pairs were counted."""
+    if objective.name == "labels":
+        return rules(objective, 0)
     how = f"beam {beams}" if beams > 1 else "greedy"
     return f"{rules(objective, 0)}; translations: {how}"
 
@@ -202,7 +224,7 @@ def evaluate_text(
     run: Run, given: Names, precision: Precision = "float32"
 ) -> tuple[Scores, list[str]]:
     """A run's figures over all of some text, or over what it held out."""
-    data, context = run.settings.data, run.settings.training.context
+    writer, data, context = run.writer, run.settings.data, run.settings.training.context
     own = not given or list(given) == ["python"]
     if own:
         texts = gather(given or data.train, () if given else data.valid, data.held_out)
@@ -210,14 +232,18 @@ def evaluate_text(
         texts = gather(given, held_out=0.0)
     if not given:
         check_data(run.folder, texts.digest)
-    parts = prepare(texts, run.tokenizer)
+    parts = prepare(texts, run.tokenizer, lines=data.lines == "yes")
     tokens = parts["valid" if own else "train"]
     if not len(tokens):
         raise RegardError("the run held nothing out; name some text to evaluate it on")
     objective = objective_for(run.config, pairs=False)
-    feed = stream(tokens, tokens, run.config, run.settings, context)
     size = accounted(tokens, run.tokenizer) if objective.name == "causal" else 0
-    scores = measure(run.module, objective, feed.held_out(ROWS), precision, size)
+    if isinstance(writer, NGram):
+        context = 0
+        scores = measure_counts(writer, tokens, size)
+    else:
+        feed = stream(tokens, tokens, run.config, run.settings, context)
+        scores = measure(writer, objective, feed.held_out(ROWS), precision, size)
     warnings = list(texts.warnings)
     if tokens.stock.unknown:
         warnings.append(f"{tokens.stock.unknown:,} of {len(tokens):,} tokens are unknown")

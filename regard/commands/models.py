@@ -15,9 +15,10 @@ from regard.inspection.anatomy import Part, anatomy, parameters
 from regard.interchange.huggingface import open_folder
 from regard.loading import is_folder
 from regard.models.config import TransformerConfig
+from regard.models.families import ABOUT, OTHERS, Config, build, named
+from regard.models.ngram import NGramConfig
 from regard.models.presets import DIALLED, PRESETS, preset
-from regard.models.transformer import build
-from regard.training.runs import config_of, is_run
+from regard.training.runs import WEIGHTS, config_of, is_run, levels
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,13 @@ class Models:
         for row in rows:
             table.add_row(*list(row.values())[: len(table.columns)])
         console.print(table)
+        others = Table(box=None, header_style="bold", pad_edge=False)
+        others.add_column("other models", style="cyan")
+        others.add_column("")
+        for name, about in ABOUT.items():
+            others.add_row(name, about)
+        console.print("")
+        console.print(others)
         console.print(
             "\n`regard-N` exists for every depth N from 1 to 128, also as `regard-N-encoder` and "
             "`regard-N-encoder-decoder`.\n`regard describe NAME` shows a model's parts.",
@@ -76,17 +84,30 @@ class Describe:
 
     def run(self, console: Console) -> None:
         config = _config(self.name)
+        if isinstance(config, NGramConfig):
+            _show_counts(self.name, config, console)
+            return
         module = build(config, "meta")
         console.print(_tree(anatomy(module, self.name)))
-        if module.config.tied and module.config.head != "none":
+        config = module.config
+        if isinstance(config, TransformerConfig) and config.tied and config.head != "none":
             console.print("\nthe output matrix is tied to embed.tokens and counted once")
-        console.print(f"\n{_settings(module.config)}", style="dim")
+        console.print(f"\n{_settings(config)}", style="dim")
 
 
-def _config(name: str) -> TransformerConfig:
+def _show_counts(name: str, config: NGramConfig, console: Console) -> None:
+    """An n-gram model's settings, and of a run how many n-grams of each length it has."""
+    console.print(Text(name, "cyan").append(f"  {config.order}-gram, {config.smoothing}", "dim"))
+    if name not in OTHERS and (Path(name) / WEIGHTS).exists():
+        for line in levels(Path(name)):
+            console.print(f"  {line}")
+    console.print(f"\n{_settings(config)}", style="dim")
+
+
+def _config(name: str) -> Config:
     """The settings of a named model, else of a folder; a name wins over a folder of that name."""
     try:
-        return preset(name)
+        return named(name)
     except RegardError:
         if name and is_folder(Path(name)):
             folder = Path(name)
@@ -111,9 +132,9 @@ def _tree(part: Part, tree: Tree | None = None) -> Tree:
     return tree
 
 
-def _settings(config: TransformerConfig) -> str:
+def _settings(config: Config) -> str:
     """The settings that differ from the defaults, as one would write them."""
-    usual = TransformerConfig().resolved()
+    usual = type(config)().resolved()
     differing = [
         f.name for f in fields(config) if getattr(config, f.name) != getattr(usual, f.name)
     ]

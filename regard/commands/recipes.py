@@ -12,11 +12,21 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from regard.models.bag import BagConfig
 from regard.models.config import TransformerConfig
+from regard.models.ngram import NGramConfig
+from regard.models.word2vec import Word2VecConfig
 from regard.training import recipes
 from regard.training.settings import Settings
 
 LEARNED = ("vocabulary", "source_vocabulary")  # the tokenizer's: no setting of the model
+
+FAMILIES = {
+    "Transformers": TransformerConfig(),
+    "ngram, trigram, bigram, unigram": NGramConfig(),
+    "word2vec, skip-gram, cbow": Word2VecConfig(),
+    "bag-linear, bag-perceptron": BagConfig(),
+}
 
 
 @dataclass(frozen=True)
@@ -32,8 +42,10 @@ class Recipes:
                 console.print(Text(f"[{name}]", "bold"))
                 _list(section, console, left_out=("changes",))
                 if name == "model":
-                    console.print(Text("  and in place of what the preset has:", "dim"))
-                    _list(TransformerConfig(), console, LEARNED)
+                    for names, family in FAMILIES.items():
+                        said = f"  and in place of what the preset has, of {names}:"
+                        console.print(Text(said, "dim"))
+                        _list(family, console, LEARNED)
             return
         table = Table(box=None, header_style="bold", pad_edge=False)
         table.add_column("recipe", style="cyan", no_wrap=True)

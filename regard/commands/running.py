@@ -14,14 +14,18 @@ from torch import Tensor
 
 from regard.commands.choosing import check_free
 from regard.commands.evaluate import pair_rules
+from regard.commands.starting import start_with
 from regard.data.buckets import Buckets
 from regard.errors import RegardError
-from regard.models.transformer import Transformer, build
+from regard.models.families import Model, build
+from regard.models.ngram import NGram
+from regard.models.word2vec import WordVectors
 from regard.storage import discard, sweep
 from regard.training import runs
 from regard.training.checkpoints import Checkpoint, Place, sound, stored_steps
-from regard.training.evaluation import Scores, compare, rules, translations
-from regard.training.job import Job, Outcome
+from regard.training.counts import Counting
+from regard.training.evaluation import Scores, compare, judge, rules, translations
+from regard.training.job import Job, Outcome, Trainer
 from regard.training.lock import Lock
 from regard.training.log import Log, Sink, Sinks
 from regard.training.loop import Loop
@@ -31,8 +35,9 @@ from regard.training.samples import sampler
 from regard.training.setup import Plan
 from regard.training.signals import Stop, StoppedError
 from regard.training.tensorboard import TensorBoard
-from regard.training.throughput import peak
+from regard.training.throughput import NO_PEAK, peak
 from regard.training.view import view
+from regard.training.word_loop import WordLoop
 
 
 def carry_out(
@@ -70,6 +75,9 @@ def carry_out(
             runs.write_run(folder, made.settings, made.config, tokenizers, made.digest, asked)
         torch.manual_seed(made.settings.training.seed)
         module = build(made.config, made.device)
+        named, news = made.settings.training.vectors, ""
+        if named and not found:
+            news = start_with(module, made.tokenizers[0], named)
         sink = Sinks([])
         try:
             if processes.first:
@@ -82,7 +90,9 @@ def carry_out(
                 found=found,
             )
             _tell_start(job, made, start, notes, again=run is not None)
-            loop = Loop(job)
+            if news:
+                job.sink.write({"event": "vectors", "step": 0, "time": 0.0, "message": news})
+            loop = _trainer(job, made)
             loops.append(loop)
             return _trained(loop, made)
         except RegardError as error:
@@ -92,6 +102,15 @@ def carry_out(
             raise
         finally:
             sink.close()
+
+
+def _trainer(job: Job, made: Plan) -> Trainer:
+    """Who trains a model like this."""
+    if isinstance(job.module, NGram):
+        return Counting(job)
+    if isinstance(job.module, WordVectors):
+        return WordLoop(job, made.tokenizers[0].vocabulary.tokens)
+    return Loop(job)
 
 
 def _about(made: Plan, processes: Processes) -> dict[str, Any]:
@@ -106,7 +125,7 @@ def _about(made: Plan, processes: Processes) -> dict[str, Any]:
     return dict(json.loads(json.dumps(about)))
 
 
-def _trained(loop: Loop, made: Plan) -> tuple[Outcome, Scores | None]:
+def _trained(loop: Trainer, made: Plan) -> tuple[Outcome, Scores | None]:
     """Run a loop to its end, write the weights it chose, and measure them."""
     outcome = loop.run()
     scores = None
@@ -161,10 +180,10 @@ def _found(folder: Path, processes: Processes, average: bool) -> tuple[list[Chec
 
 
 @contextmanager
-def _kept_if_begun(folder: Path, there: bool, processes: Processes) -> Iterator[list[Loop]]:
+def _kept_if_begun(folder: Path, there: bool, processes: Processes) -> Iterator[list[Trainer]]:
     """A new folder goes again if no step of the loop was done: the next try finds it free."""
     new = not runs.is_run(folder)
-    loops: list[Loop] = []
+    loops: list[Trainer] = []
     try:
         yield loops
     finally:
@@ -181,7 +200,7 @@ def _listening(made: Plan, folder: Path, console: Console, start: Place) -> Iter
     yield view(console, made.settings.training.log_every)  # the last one, which may be gone
 
 
-def _job(made: Plan, module: Transformer, folder: Path, sink: Sink) -> Job:
+def _job(made: Plan, module: Model, folder: Path, sink: Sink) -> Job:
     return Job(
         module,
         made.objective,
@@ -190,7 +209,7 @@ def _job(made: Plan, module: Transformer, folder: Path, sink: Sink) -> Job:
         made.device,
         made.precision,
         made.compiled,
-        peak(made.device, made.precision),
+        NO_PEAK if isinstance(module, NGram | WordVectors) else peak(made.device, made.precision),
         folder,
         sink,
         made.valid_bytes,
@@ -211,37 +230,51 @@ def _tell_start(job: Job, made: Plan, start: Place, notes: Sequence[str], again:
 
 def _described(job: Job, made: Plan) -> dict[str, Any]:
     training = made.settings.training
-    rows = made.feed.step(0).rows
-    return {
+    facts = {
         "run": str(job.folder),
         "model": made.settings.model.preset,
-        "parameters": sum(weight.numel() for weight in job.module.parameters()),
         "steps": training.steps,
-        "tokens_per_step": training.tokens_per_step,
-        "rows": training.rows,
-        "accumulation": -(-rows // training.rows),
         "device": str(made.device),
-        "precision": made.precision,
         "objective": made.objective.name,
         "train_tokens": made.train_tokens,
         "valid_tokens": made.valid_tokens,
         "processes": job.processes.count,
+    }
+    if isinstance(job.module, NGram):
+        return facts
+    facts |= {
+        "parameters": sum(weight.numel() for weight in job.module.parameters()),
+        "tokens_per_step": training.tokens_per_step,
+    }
+    if isinstance(job.module, WordVectors):
+        return facts
+    rows = made.feed.step(0).rows
+    return facts | {
+        "rows": training.rows,
+        "accumulation": -(-rows // training.rows),
+        "precision": made.precision,
         "peak": job.peak.words(),
     }
 
 
 def _final(
-    made: Plan, loop: Loop, weights: Mapping[str, Tensor], outcome: Outcome
+    made: Plan, loop: Trainer, weights: Mapping[str, Tensor], outcome: Outcome
 ) -> Scores | None:
     """The figures of the weights that are kept, over the held-out part; logged as `evaluation`."""
     scores = outcome.scores
     if scores is None or not scores.tokens:
         return None
-    how = rules(made.objective, made.settings.training.context)
+    counted = isinstance(loop.job.module, NGram)
+    how = rules(made.objective, 0 if counted else made.settings.training.context)
     if isinstance(made.feed, Buckets):
         pairs, module = made.feed.valid, _whole(loop, weights)
+        assert not isinstance(module, WordVectors)
         written = translations(module, pairs, made.tokenizers[0], precision=made.precision)
-        scores = compare(scores, written, [pair.target for pair in pairs.texts], tokenised=False)
+        gold = [pair.target for pair in pairs.texts]
+        if made.objective.name == "labels":
+            scores = judge(scores, written, gold)
+        else:
+            scores = compare(scores, written, gold, tokenised=False)
         how = pair_rules(made.objective, 1)
     scores = replace(scores, rules=how)
     place = {"step": outcome.step, "time": round(outcome.seconds, 3)}
@@ -249,7 +282,7 @@ def _final(
     return scores
 
 
-def _whole(loop: Loop, weights: Mapping[str, Tensor]) -> Transformer:
+def _whole(loop: Trainer, weights: Mapping[str, Tensor]) -> Model:
     """A module that one process can use by itself."""
     if not loop.sharded:
         return loop.job.module

@@ -21,12 +21,14 @@ from regard.commands.recipes import toml
 from regard.commands.running import carry_out, told_by_one
 from regard.data.buckets import Buckets
 from regard.errors import RegardError
-from regard.models.transformer import build
+from regard.models.families import Config, build
+from regard.models.ngram import NGramConfig
+from regard.models.word2vec import Word2VecConfig
 from regard.training import recipes
 from regard.training.job import Outcome
 from regard.training.processes import ALONE, Processes, joined
 from regard.training.resuming import begun, noted
-from regard.training.settings import Settings
+from regard.training.settings import ModelSettings, Settings
 from regard.training.setup import Plan, device_for
 from regard.training.signals import Stop, listening
 from regard.training.stages import Stages
@@ -45,6 +47,7 @@ class Train:
     $ regard train --pairs en.txt de.txt    learns to translate line by line
     $ regard train reverse                  a built-in task, as copy, sort, dates
     $ regard train python                   the standard library's own source
+    $ regard train notes.txt --model ngram --order 5 --tokenizer word
     $ regard train --recipe runs/books --seed 1    that run with another seed
     """
 
@@ -73,8 +76,12 @@ class Train:
         ),
     ] = ""
     """A model that `regard models` lists."""
+    order: Annotated[int, tyro.conf.arg(metavar="N", help_behavior_hint="(default: 5)")] = UNSAID
+    """Of an n-gram model: the tokens of its longest n-grams."""
     steps: Annotated[int, tyro.conf.arg(metavar="N", help_behavior_hint="(default: 1000)")] = UNSAID
     """Optimizer steps."""
+    epochs: Annotated[float, tyro.conf.arg(metavar="X", help_behavior_hint="")] = UNSAID
+    """Passes over the data, instead of steps."""
     tokenizer: Annotated[
         Literal["auto", "bpe", "byte", "char", "word"],
         tyro.conf.arg(help_behavior_hint="(default: bpe; char for built-in tasks)"),
@@ -129,7 +136,8 @@ class Train:
         settings = self._base()
         named = self.model or any(c.partition("=")[0].strip() == "model.preset" for c in changes)
         if named:  # another model than the recipe's: its changes are not meant
-            settings = replace(settings, model=replace(settings.model, changes={}))
+            preset = self.model or settings.model.preset
+            settings = replace(settings, model=ModelSettings(preset))
         settings = recipes.override(settings, changes)
         return settings.changed(self._said(), "command line")
 
@@ -144,7 +152,9 @@ class Train:
         """What the options change, by table; nothing for those that were not given."""
         given, valid = self.pairs or self.data, tuple(chain(*self.valid))
         said: dict[str, dict[str, Any]] = {name: {} for name in ("data", "model", "tokenizer")}
-        training = {"steps": self.steps, "seed": self.seed}
+        if self.steps != UNSAID and self.epochs != UNSAID:
+            raise RegardError("give --steps or --epochs, not both")
+        training = {"steps": self.steps, "epochs": self.epochs, "seed": self.seed}
         said["training"] = {key: value for key, value in training.items() if value != UNSAID}
         if given:  # and what a recipe holds out is not of this data
             said["data"] |= {"train": lasting(given), "valid": lasting(valid)}
@@ -154,6 +164,8 @@ class Train:
             said["data"]["pairs"] = True
         if self.model:
             said["model"]["preset"] = self.model
+        if self.order != UNSAID:
+            said["model"]["order"] = self.order
         if self.tokenizer != "auto":
             said["tokenizer"]["kind"] = self.tokenizer
         if self.tensorboard:
@@ -166,15 +178,18 @@ def describe(made: Plan, folder: Path, console: Console, full: bool) -> None:
     config, training = made.config, made.settings.training
     facts = dict(made.data)
     if full:
-        count = sum(weight.numel() for weight in build(config, "meta").parameters())
-        parts = -(-made.feed.step(0).rows // training.rows)
+        facts["model"] = f"{made.settings.model.preset}: {_model(config)}"
+        if isinstance(config, Word2VecConfig):
+            facts["steps"] = f"{training.steps:,}, {training.epochs:g} passes over the text"
+        elif not isinstance(config, NGramConfig):
+            parts = -(-made.feed.step(0).rows // training.rows)
+            facts |= {
+                "objective": made.objective.name,
+                "steps": f"{training.steps:,} of up to {training.tokens_per_step:,} tokens, "
+                f"{made.feed.epoch(training.steps):,.3g} epochs"
+                + (f", in {parts} parts of {training.rows} rows" if parts > 1 else ""),
+            }
         facts |= {
-            "model": f"{made.settings.model.preset}: {config.kind}, {count:,} parameters, "
-            f"{config.layers} layers, width {config.width}",
-            "objective": made.objective.name,
-            "steps": f"{training.steps:,} of up to {training.tokens_per_step:,} tokens, "
-            f"{made.feed.epoch(training.steps):,.3g} epochs"
-            + (f", in {parts} parts of {training.rows} rows" if parts > 1 else ""),
             "machine": f"{made.device}, {made.precision}" + ", compiled" * made.compiled,
             "run": f"{folder} (not written)",
         }
@@ -189,6 +204,17 @@ def describe(made: Plan, folder: Path, console: Console, full: bool) -> None:
             console.print(Text(f"\n[{name}]", "bold"))
             for key, value in values.items():
                 console.print(Text(f"{key} = {toml(value)}"), soft_wrap=True)
+
+
+def _model(config: Config) -> str:
+    """A model in a few words."""
+    if isinstance(config, NGramConfig):
+        return f"{config.order}-gram, {config.smoothing}"
+    if isinstance(config, Word2VecConfig):
+        return f"{config.method} with loss {config.loss}, width {config.width}"
+    count = sum(weight.numel() for weight in build(config, "meta").parameters())
+    shape = f", {config.layers} layers, width {config.width}"
+    return f"{config.kind}, {count:,} parameters{shape}"
 
 
 def train(
@@ -232,14 +258,23 @@ def _show_finished(folder: Path, console: Console) -> None:
     console.print(Text(words), soft_wrap=True)
 
 
+def _word(made: Plan) -> str:
+    """Some word that is neither very frequent nor rare."""
+    tokenizer = made.tokenizers[0]
+    return shlex.quote(tokenizer.decode([min(500, len(tokenizer) - 1)]))
+
+
 def _show_next(made: Plan, folder: Path, console: Console) -> None:
     run = shlex.quote(str(folder))
     use = {
         "causal": f"regard generate {run} Once",
+        "neighbours": f"regard words {run} nearest {_word(made)}",
         "masked": f"regard fill {run} 'Once [mask] a time'",
     }.get(made.objective.name, "")
     if isinstance(made.feed, Buckets):
         texts = made.feed.valid.texts if len(made.feed.valid) else made.feed.train.texts
         use = f"echo {shlex.quote(texts[0].source)} | regard translate {run}"
+        if made.objective.name == "labels":
+            use = f"regard classify {run} {shlex.quote(texts[0].source)}"
     for line in (f"\nnext: {use}", f"      regard plot {run}"):
         console.print(Text(line, "dim"), soft_wrap=True)

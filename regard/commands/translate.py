@@ -141,7 +141,7 @@ class Translate:
         for path, other in zip(self.ensemble, others, strict=True):
             other.speaker.require("encoder-decoder")
             model.speaker.require_words_of(other.speaker, path)
-        members = [model.module, *(other.module for other in others)]
+        members = [model.speaker.module, *(other.speaker.module for other in others)]
         return model.speaker.with_module(Ensemble(members))
 
     @contextmanager

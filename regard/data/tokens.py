@@ -2,8 +2,9 @@
 
 A folder holds `tokens-00000.bin`, … (raw little-endian uint16, or uint32 for vocabularies above
 65,536), `documents.bin` (int64: where each document starts) and `meta.json`, with a checksum of
-each. Each document stands as `<s> … </s>`. Encoding runs on all cores over a bounded window of
-pieces, so memory does not grow with the corpus. What is damaged is thrown away and made again.
+each. Each document stands as `<s> … </s>`; if asked for, each line does, and is a document here.
+Encoding runs on all cores over a bounded window of pieces, so memory does not grow with the corpus.
+What is damaged is thrown away and made again.
 """
 
 import hashlib
@@ -144,17 +145,18 @@ class _Writer:
     inside: bool = False  # of a document
     hashes: "defaultdict[str, hashlib.blake2b]" = field(default_factory=lambda: defaultdict(_hash))
 
-    def add(self, ids: np.ndarray, size: int, unknown: int, last: bool) -> None:
-        """The next piece of a document: its ids (tokens,) and how many bytes they stand for."""
-        if not self.inside:
+    def add(self, encoded: "_Encoded") -> None:
+        """The next piece of a document, or of one and those after it."""
+        begun = [] if self.inside else [BOS]
+        if begun:
             self.starts.append(self.stock.tokens)
-            self.stock.documents += 1
-        before, after = [] if self.inside else [BOS], [EOS] if last else []
+        self.starts.extend((self.stock.tokens + len(begun) + encoded.starts).tolist())
         dtype = _dtype(self.stock.vocabulary)
-        self._append(np.concatenate((before, ids, after), dtype=dtype, casting="unsafe"))
-        self.inside = not last
-        self.stock.bytes += size
-        self.stock.unknown += unknown
+        self._append(np.concatenate((begun, encoded.ids), dtype=dtype, casting="unsafe"))
+        self.inside = not encoded.ended
+        self.stock.documents = len(self.starts)
+        self.stock.bytes += encoded.bytes
+        self.stock.unknown += encoded.unknown
 
     def _append(self, ids: np.ndarray) -> None:
         while len(ids):
@@ -182,15 +184,21 @@ def prepare(
     progress: Progress | None = None,
     cache: Path | None = None,
     shard: int = SHARD,
+    lines: bool = False,
 ) -> dict[Part, Tokens]:
-    """Both parts of some texts as tokens, from the cache or by encoding them now."""
-    name = f"{FORMAT} {shard} {tokenizer.fingerprint} {texts.digest}"
+    """Both parts of some texts as tokens, from the cache or by encoding them now.
+
+    With `lines`, each line is a document, empty ones too. Only a newline ends a line (`wc -l`), a
+    carriage return before it or at the very end is dropped, and behind the last newline of a
+    document no further line begins.
+    """
+    name = f"{FORMAT} {shard} {tokenizer.fingerprint} {texts.digest}{' lines' * lines}"
     key = hashlib.blake2b(name.encode(), digest_size=16).hexdigest()
     folder = (cache or cache_folder()) / f"tokens-{key}"
     try:
         return _open(folder)
     except RegardError:  # not there, or damaged: what is made now takes its place
-        _make(folder, _Preparation(texts, tokenizer, progress, shard))
+        _make(folder, _Preparation(texts, tokenizer, progress, shard, lines))
     return _open(folder)
 
 
@@ -215,9 +223,13 @@ def _make(folder: Path, preparation: "_Preparation") -> None:
 
 
 class _Encoded(NamedTuple):
+    """A piece of a document, without what begins it."""
+
     ids: np.ndarray  # (tokens,)
     bytes: int
     unknown: int
+    starts: np.ndarray  # (documents,) where among the ids further ones start
+    ended: bool  # whether the last of them ends here
 
 
 @dataclass
@@ -228,6 +240,7 @@ class _Preparation:
     tokenizer: Tokenizer
     progress: Progress | None
     shard: int
+    lines: bool
     done: int = 0  # characters
     writers: dict[Part, _Writer] = field(default_factory=dict)
 
@@ -236,19 +249,36 @@ class _Preparation:
             (folder / part).mkdir()
             stock = Stock(len(self.tokenizer), shard=self.shard)
             self.writers[part] = _Writer(folder / part, stock)
-        self.tokenizer.encode("")  # made ready once, not by every worker
-        for passage, encoded in in_order(self._encode, self.texts.passages()):
-            self.writers[passage.part].add(*encoded, passage.last)
+        encode = self._lines if self.lines else self._document
+        encode(Passage("train", "", True))  # made ready once, not by every worker
+        for passage, encoded in in_order(encode, self.texts.passages()):
+            self.writers[passage.part].add(encoded)
             self.done += len(passage.text)
             if self.progress:
                 self.progress(self.done)
         for writer in self.writers.values():
             writer.close()
 
-    def _encode(self, text: str) -> _Encoded:
-        ids = self.tokenizer.encode(text)
-        size = len(text.encode("utf-8", "surrogateescape"))
-        return _Encoded(ids, size, self.tokenizer.unknown(ids))
+    def _document(self, passage: Passage) -> _Encoded:
+        ids = self.tokenizer.encode(passage.text)
+        return self._encoded(passage, ids, np.empty(0, np.int64), passage.last)
+
+    def _lines(self, passage: Passage) -> _Encoded:
+        left_open = not passage.text.endswith("\n")
+        text = passage.text.removesuffix("\r") if passage.last else passage.text
+        ids, ends = self.tokenizer.encode_lines(text)
+        between = ends if left_open else ends[:-1]  # two lines of this passage
+        return self._encoded(passage, ids, between, passage.last or not left_open)
+
+    def _encoded(
+        self, passage: Passage, ids: np.ndarray, between: np.ndarray, ended: bool
+    ) -> _Encoded:
+        """With `</s> <s>` at some places `between` the ids, and `</s>` behind them if `ended`."""
+        size = len(passage.text.encode("utf-8", "surrogateescape"))
+        unknown = self.tokenizer.unknown(ids)
+        ids = np.insert(ids, np.repeat(between, 2), np.tile((EOS, BOS), len(between)))
+        starts = between + 2 * np.arange(len(between)) + 1
+        return _Encoded(np.append(ids, [EOS] * ended), size, unknown, starts, ended)
 
     def needed(self) -> int:
         """About how many bytes all will take, by the share that is done."""
@@ -260,14 +290,14 @@ class _Preparation:
 
 
 def in_order(
-    work: Callable[[str], _Encoded], passages: Iterator[Passage]
+    work: Callable[[Passage], _Encoded], passages: Iterator[Passage]
 ) -> Iterator[tuple[Passage, _Encoded]]:
     """Each passage with its encoding; a few are under way at once, on all cores."""
     workers = os.cpu_count() or 1
     waiting: deque[tuple[Passage, Future[_Encoded]]] = deque()
     with ThreadPoolExecutor(workers) as pool:
         for passage in passages:
-            waiting.append((passage, pool.submit(work, passage.text)))
+            waiting.append((passage, pool.submit(work, passage)))
             if len(waiting) > 2 * workers:
                 first, future = waiting.popleft()
                 yield first, future.result()

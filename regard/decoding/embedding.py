@@ -10,6 +10,7 @@ from regard.decoding.sampling import check_numbers
 from regard.decoding.speaker import Given, Speaker, batches, padded_rows
 from regard.errors import Problems, RegardError, nearest
 from regard.models.attention import any_shape
+from regard.models.transformer import Transformer
 
 Pool = Literal["mean", "first", "last"]
 POOLS = get_args(Pool)
@@ -28,12 +29,12 @@ def embedded(
     if pool not in POOLS:
         raise RegardError(f"vectors cannot be pooled by {pool!r}; {nearest(str(pool), POOLS)}")
     speaker.require("decoder", "encoder", "encoder-decoder")
-    speaker.require_one("embed")
+    module = speaker.require_one("embed")
     read = _read(speaker, texts)
-    found = torch.empty(len(read), speaker.module.config.width)
+    found = torch.empty(len(read), module.config.width)
     with torch.inference_mode(), any_shape():
         for some in batches([len(ids) for ids in read], rows):
-            hidden, lengths = _hidden(speaker, [read[index] for index in some])
+            hidden, lengths = _hidden(speaker, module, [read[index] for index in some])
             found[some] = _pooled(hidden, lengths.to(hidden.device), pool).to("cpu", torch.float32)
     check_numbers(found.abs())
     return found
@@ -68,13 +69,15 @@ def _with_signs(speaker: Speaker, ids: list[int]) -> list[int]:
     return [*begin, *ids, *([] if ended else [signs.ends[0]])]
 
 
-def _hidden(speaker: Speaker, read: Sequence[list[int]]) -> tuple[Tensor, Tensor]:
+def _hidden(
+    speaker: Speaker, module: Transformer, read: Sequence[list[int]]
+) -> tuple[Tensor, Tensor]:
     """The last layer's vectors (rows, positions, width), and how many of each row are real."""
     tokens, lengths = padded_rows(read, speaker.device)
     if speaker.reads:
         return speaker.encode(read).values, lengths
     whole = int(lengths.min()) == tokens.shape[1]
-    return speaker.module.hidden(tokens, lengths=None if whole else lengths), lengths
+    return module.hidden(tokens, lengths=None if whole else lengths), lengths
 
 
 def _pooled(hidden: Tensor, lengths: Tensor, pool: Pool) -> Tensor:

@@ -5,7 +5,7 @@ An `Ensemble` answers the protocol of a single model, so every search runs on it
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,10 +13,10 @@ from torch import Tensor, nn
 
 from regard.decoding.looking import attended
 from regard.errors import RegardError
-from regard.models.config import TransformerConfig
+from regard.models.families import Config, Writer
 from regard.models.masks import Mask
 from regard.models.protocol import Memory, State
-from regard.models.transformer import Embedding, Lengths, Transformer
+from regard.models.transformer import Lengths
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +63,7 @@ class States:
 class Ensemble(nn.Module):
     """Models of one kind and vocabulary as one; they may differ in everything else."""
 
-    def __init__(self, members: Sequence[Transformer]) -> None:
+    def __init__(self, members: Sequence[Writer]) -> None:
         super().__init__()
         if not members:
             raise RegardError("an ensemble needs at least one model")
@@ -74,15 +74,14 @@ class Ensemble(nn.Module):
         self.training = any(member.training for member in members)
 
     @property
-    def config(self) -> TransformerConfig:
-        """The first member's, with the smallest context of all."""
-        configs = [member.config for member in self._members]
-        return replace(configs[0], context=min(config.context for config in configs))
+    def config(self) -> Config:
+        """That of the member with the smallest context."""
+        return min((member.config for member in self._members), key=lambda one: one.context)
 
     @property
-    def embed(self) -> Embedding:
+    def device(self) -> torch.device:
         """The first member's: where tokens must lie."""
-        return self._members[0].embed
+        return self._members[0].device
 
     def forward(
         self,
@@ -113,7 +112,7 @@ class Ensemble(nn.Module):
         return States([member.start(rows, room, watch=watch) for member in self._members])
 
     @property
-    def _members(self) -> list[Transformer]:
+    def _members(self) -> list[Writer]:
         return list(self.members)  # type: ignore[arg-type]
 
     def _parts(
@@ -135,8 +134,8 @@ def _logprobs(logits: Tensor) -> Tensor:
     return logits.log_softmax(-1, dtype=torch.float32 if half else None)
 
 
-def _read_words(config: TransformerConfig) -> int:
-    return config.source_vocabulary or config.vocabulary
+def _read_words(config: Config) -> int:
+    return getattr(config, "source_vocabulary", 0) or config.vocabulary
 
 
 def _agree(what: str, values: Sequence[object]) -> None:

@@ -90,10 +90,11 @@ def _ids(speaker: Speaker, tokenizer: Tokenizer, parts: list[str]) -> list[int]:
 @torch.inference_mode()
 def _probabilities(speaker: Speaker, ids: list[int], known: int) -> Tensor:
     """What may stand in each gap: (gaps, ordinary tokens), of a softmax over all tokens."""
+    module = speaker.require_one("fill gaps")
     tokens = torch.tensor([ids], device=speaker.device)  # (1, positions)
     with any_shape():
-        hidden = speaker.module.hidden(tokens)[tokens == MASK]  # (gaps, width)
-    logits = speaker.module.logits(hidden)  # (gaps, vocabulary)
+        hidden = module.hidden(tokens)[tokens == MASK]  # (gaps, width)
+    logits = module.logits(hidden)  # (gaps, vocabulary)
     check_numbers(logits)
     return logits.double().softmax(-1)[:, len(SPECIALS) : known].cpu()
 

@@ -11,6 +11,7 @@ from regard.decoding.sampling import check_numbers
 from regard.decoding.speaker import Given, Speaker, batches, padded_rows
 from regard.errors import Problems, RegardError
 from regard.models.attention import any_shape
+from regard.models.ngram import NGram
 from regard.models.transformer import Transformer
 
 LOGITS = 1 << 24  # there at once: 64 MB, however many texts are read together
@@ -56,7 +57,6 @@ def scored(
     once, without a state; a score does not depend on which (but for rounding).
     """
     speaker.require("decoder", "encoder-decoder")
-    speaker.require_one("score")
     read = _sources(speaker, texts, sources)
     written = _targets(speaker, texts)
     found: dict[int, Score] = {}
@@ -118,13 +118,16 @@ def _logprobs(
     speaker: Speaker, written: Sequence[list[int]], read: Sequence[list[int]] | None
 ) -> list[list[float]]:
     """The log-probability of each token of each row."""
+    if isinstance(speaker.module, NGram):
+        return speaker.module.logprobs([[speaker.signs.begin, *ids] for ids in written])
+    module = speaker.require_one("score")
     memory = None if read is None else speaker.encode(read)
     begun = [[speaker.signs.begin, *ids[:-1]] for ids in written]
     tokens, lengths = padded_rows(begun, speaker.device)  # (rows, positions)
-    hidden = speaker.module.hidden(tokens, memory, lengths=lengths)
+    hidden = module.hidden(tokens, memory, lengths=lengths)
     real = torch.arange(tokens.shape[1]) < lengths[:, None]  # (rows, positions)
     wanted = torch.tensor([token for ids in written for token in ids], device=speaker.device)
-    found = _of_tokens(speaker.module, hidden[real.to(hidden.device)], wanted)
+    found = _of_tokens(module, hidden[real.to(hidden.device)], wanted)
     check_numbers(found)
     return [part.tolist() for part in found.split(lengths.tolist())]
 

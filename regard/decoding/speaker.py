@@ -13,6 +13,8 @@ from regard.data.batch import padded
 from regard.decoding.settings import Signs
 from regard.errors import RegardError
 from regard.models.attention import any_shape
+from regard.models.families import Writer
+from regard.models.ngram import NGram
 from regard.models.protocol import Memory
 from regard.models.transformer import Transformer
 from regard.text.damage import mended
@@ -22,6 +24,7 @@ ABILITIES = {
     "decoder": "continues texts (`generate`, `score`, `embed`)",
     "encoder": "fills gaps (`fill`, `embed`)",
     "encoder-decoder": "translates (`translate`, `generate`, `score`, `embed`)",
+    "vectors": "compares words (`regard words`)",
 }
 Given = str | Sequence[int]  # a text, or token ids as they are
 
@@ -30,14 +33,14 @@ Given = str | Sequence[int]  # a text, or token ids as they are
 class Speaker:
     """What a search needs of a model beside the protocol."""
 
-    module: Transformer
+    module: Writer
     signs: Signs
     tokenizer: Tokenizer | None = None  # of what is written; None: only ids can be given and had
     source_tokenizer: Tokenizer | None = None  # of what is read, for encoder–decoders
 
     @property
     def device(self) -> torch.device:
-        return self.module.embed.tokens.weight.device
+        return self.module.device
 
     @property
     def context(self) -> int:
@@ -60,10 +63,13 @@ class Speaker:
         if kind not in kinds:
             raise RegardError(f"this model ({kind}) cannot do that: it {ABILITIES[kind]}")
 
-    def require_one(self, what: str) -> None:
-        """Refuse an ensemble, whose members' hidden vectors have nothing to do with one another."""
+    def require_one(self, what: str) -> Transformer:
+        """The one model with hidden vectors; those of an ensemble have nothing in common."""
+        if isinstance(self.module, NGram):
+            raise RegardError(f"an n-gram model cannot {what}: it has counts and no vectors")
         if not isinstance(self.module, Transformer):
             raise RegardError(f"an ensemble cannot {what}; ask its members one by one")
+        return self.module
 
     def require_words_of(self, other: "Speaker", what: str) -> None:
         """Refuse a model to work together with whose ids mean something else."""
@@ -118,7 +124,7 @@ class Speaker:
         except TypeError:
             raise RegardError(f"a prompt must be text or token ids, not {given!r:.80}") from None
         config = self.module.config
-        known = (config.source_vocabulary if source else 0) or config.vocabulary
+        known = (getattr(config, "source_vocabulary", 0) if source else 0) or config.vocabulary
         strange = [token for token in ids if not 0 <= token < known]
         if strange:
             raise RegardError(

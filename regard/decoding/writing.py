@@ -15,8 +15,8 @@ from regard.decoding.prefix import Prefix, check_fits
 from regard.decoding.sampling import Columns, check_numbers, dice, distribution, draw
 from regard.decoding.settings import TEXT, Sampling, Signs
 from regard.errors import RegardError
+from regard.models.families import Writer
 from regard.models.protocol import Memory, SequenceModel
-from regard.models.transformer import Transformer
 
 End = Literal["end", "limit", "room", "stop"]  # </s>; enough; the context is full; a stop string
 
@@ -202,17 +202,16 @@ def logprobs(logits: Tensor, chosen: Sequence[int], wanted: Sequence[int | None]
 
 
 def continued(
-    module: Transformer, prompt: Sequence[int], asked: Sampling, signs: Signs = TEXT
+    module: Writer, prompt: Sequence[int], asked: Sampling, signs: Signs = TEXT
 ) -> Iterator[int]:
     """Token ids that follow a prompt, as they are written, without what begins and ends a text."""
-    device = module.embed.tokens.weight.device
     writing = Writing.begin(
         module,
         [[signs.begin, *prompt]],
         [asked],
         context=module.config.context,
         signs=signs,
-        device=device,
+        device=module.device,
     )
     while writing.open:
         for token in writing.step():

@@ -4,16 +4,79 @@ Logits are log-probabilities over the whole vocabulary, so that search, sampling
 it as any other model. Whoever needs the given tokens' own probabilities only asks the `Table`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal, get_args
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from regard.errors import RegardError
-from regard.models.counting import Table
+from regard.errors import Problems, RegardError, nearest
+from regard.models.counting import Level, Smoothing, Table, smoothing
 from regard.models.masks import Mask, whole_numbers
 from regard.models.protocol import Memory, State
+
+Name = Literal["kneser-ney", "add-k", "stupid-backoff", "maximum-likelihood"]
+SMOOTHINGS: tuple[Name, ...] = get_args(Name)
+LONGEST = 64  # tokens of an n-gram; beyond some 10 nearly every one was seen once
+
+
+@dataclass(frozen=True)
+class NGramConfig:
+    """Everything that tells one n-gram model from another."""
+
+    kind: ClassVar[Literal["decoder"]] = "decoder"
+    context: ClassVar[int] = 1 << 26  # a text may be as long as one likes
+
+    vocabulary: int = 50257
+    order: int = 5  # tokens of the longest n-grams; 1: a bag of words (M3)
+    smoothing: Name = "kneser-ney"  # how what was never seen gets its share
+    k: float = 1.0  # add-k: what is added to each count
+    prune: tuple[int, ...] = ()  # n-grams seen no more often are left out: for lengths 1, 2, …
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "prune", tuple(self.prune) if _listed(self.prune) else self.prune)
+        problems = Problems("model settings")
+        for name, most in (("vocabulary", 1 << 26), ("order", LONGEST)):
+            value = getattr(self, name)
+            fits = _whole(value) and 1 <= value <= most
+            problems.require(fits, f"{name} must be from 1 to {most:,}, not {value!r}")
+        word = self.smoothing
+        problems.require(
+            word in SMOOTHINGS, f"smoothing cannot be {word!r}; {nearest(str(word), SMOOTHINGS)}"
+        )
+        k = self.k
+        good = isinstance(k, int | float) and not isinstance(k, bool) and 0 < k <= 1e9
+        problems.require(good, f"k must be more than 0, not {k!r}")
+        self._check_prune(problems)
+        problems.report()
+
+    def _check_prune(self, problems: Problems) -> None:
+        if not _listed(self.prune) or not all(_whole(n) and n >= 0 for n in self.prune):
+            problems.add(f"prune must be a list of whole numbers, not {self.prune!r}")
+        elif list(self.prune) != sorted(self.prune) or (self.prune and self.prune[0]):
+            problems.add(
+                "prune must begin with 0 (single tokens stay) and not fall for longer n-grams, "
+                f"not {list(self.prune)}"
+            )
+
+    @property
+    def rule(self) -> Smoothing:
+        """The smoothing itself."""
+        return smoothing(self.smoothing, self.k)
+
+    def resolved(self) -> "NGramConfig":
+        """Itself: nothing is left open."""
+        return self
+
+
+def _whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _listed(value: object) -> bool:
+    return isinstance(value, list | tuple)
 
 
 class LastTokens:
@@ -62,12 +125,29 @@ class LastTokens:
 
 
 class NGram(nn.Module):
-    """A `Table` as a sequence model."""
+    """A `Table` as a sequence model; without one it has not counted anything yet."""
 
-    def __init__(self, table: Table) -> None:
+    def __init__(self, config: NGramConfig, table: Table | None = None) -> None:
         super().__init__()
-        self.table = table
+        self.config = config
+        self.counted = table
         self.eval()
+
+    @classmethod
+    def of(cls, table: Table) -> "NGram":
+        """A table that was estimated or read, however that was."""
+        return cls(NGramConfig(table.vocabulary, table.order), table)
+
+    @property
+    def table(self) -> Table:
+        if self.counted is None:
+            raise RegardError("this n-gram model has not counted anything yet; train it first")
+        return self.counted
+
+    @property
+    def device(self) -> torch.device:
+        """Tables are searched where they are, in main memory."""
+        return torch.device("cpu")
 
     def forward(
         self,
@@ -94,29 +174,16 @@ class NGram(nn.Module):
             before = [] if held is None else held.texts[row]
             for place in [count - 1] if last else range(count):
                 context = [*before, *text[: place + 1]]
-                logits[row, 0 if last else place] = self.following(context)
+                logits[row, 0 if last else place] = self.table.following(context)
             if held is not None:
                 held.take(row, text[:count])
         return torch.from_numpy(logits).to(tokens.device)
 
-    def following(self, context: Sequence[int]) -> np.ndarray:
-        """The log-probabilities (vocabulary,) of all tokens behind a context."""
-        table = self.table
-        reach = list(context)[len(context) - min(len(context), table.order - 1) :]
-        if table.begin in reach:  # nothing is known of what stood before a beginning
-            reach = reach[len(reach) - 1 - reach[::-1].index(table.begin) :]
-        found = table.levels[0].logprobs.copy()
-        for size in range(1, len(reach) + 1):
-            place = table.place(reach[len(reach) - size :])
-            if place < 0:
-                break  # then no longer context is known either
-            found += table.levels[size - 1].backoffs[place]
-            level = table.levels[size]
-            low, high = np.searchsorted(
-                level.keys, [place * table.vocabulary, (place + 1) * table.vocabulary]
-            )
-            found[level.keys[low:high] - place * table.vocabulary] = level.logprobs[low:high]
-        return found
+    def logprobs(self, rows: Sequence[Sequence[int]]) -> list[list[float]]:
+        """Of each token of rows that start with `begin`, which itself is left out."""
+        found, _ = self.table.logprobs(np.concatenate([np.asarray(row) for row in rows]))
+        ends = np.cumsum([len(row) for row in rows])
+        return [part[1:].tolist() for part in np.split(found, ends[:-1])]
 
     def encode(
         self,
@@ -142,3 +209,36 @@ class NGram(nn.Module):
         if state.rows != rows:
             raise RegardError(f"the state has {state.rows} rows, the tokens have {rows}")
         return state
+
+
+def tensors_of(table: Table) -> dict[str, Tensor]:
+    """A table's arrays by name, as a run keeps them; single tokens need no keys."""
+    found: dict[str, np.ndarray] = {}
+    for n, level in enumerate(table.levels, 1):
+        if n > 1:
+            found[f"{n}.keys"] = level.keys
+        found[f"{n}.logprobs"] = level.logprobs
+        if n < table.order:  # the longest are nobody's context
+            found[f"{n}.backoffs"] = level.backoffs
+    return {name: torch.from_numpy(values) for name, values in found.items()}
+
+
+def shapes_of(sizes: Sequence[int]) -> dict[str, tuple[int, ...]]:
+    """The shapes of such arrays, by how many n-grams of each length there are."""
+    found: dict[str, tuple[int, ...]] = {}
+    for n, size in enumerate(sizes, 1):
+        kinds = ("keys", "logprobs", "backoffs")[n == 1 : 2 if n == len(sizes) else 3]
+        found |= {f"{n}.{kind}": (size,) for kind in kinds}
+    return found
+
+
+def table_of(tensors: Mapping[str, Tensor], config: NGramConfig, begin: int) -> Table:
+    """The table of such arrays, which may be mapped from a file."""
+    levels = []
+    for n in range(1, config.order + 1):
+        keys = np.arange(config.vocabulary) if n == 1 else tensors[f"{n}.keys"].numpy()
+        last = n == config.order
+        backoffs = np.empty(0, np.float32) if last else tensors[f"{n}.backoffs"].numpy()
+        levels.append(Level(keys, tensors[f"{n}.logprobs"].numpy(), backoffs))
+    rule = config.rule
+    return Table(tuple(levels), config.vocabulary, begin, rule.normalised, rule.unseen)

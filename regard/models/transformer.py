@@ -125,6 +125,11 @@ class Transformer(nn.Module):
         self.embed = Embedding(self.config, self.config.vocabulary)
         self.head = Head(self.config)
 
+    @property
+    def device(self) -> torch.device:
+        """Where tokens must lie."""
+        return self.embed.tokens.weight.device
+
     def forward(
         self,
         tokens: Tensor,

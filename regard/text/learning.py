@@ -13,9 +13,10 @@ from regard.text.bytelevel import CHARACTERS
 from regard.text.cutting import cut
 from regard.text.damage import mended, parts
 from regard.text.specials import SPECIALS
+from regard.text.tokenised import beginning, looks_tokenised
 from regard.text.tokenizer import Tokenizer
 from regard.text.vocabulary import BYTES, Kind, Vocabulary, check_kind
-from regard.text.words import Words
+from regard.text.words import Finder, finder
 
 MOST = 50_000  # of kind word if nothing is asked for
 # The library takes 256 texts at a time; short ones keep that to a few megabytes.
@@ -26,25 +27,47 @@ Progress = Callable[[int], None]
 
 
 def learn(
-    kind: Kind, texts: Iterable[str], vocabulary: int = 0, progress: Progress | None = None
+    kind: Kind,
+    texts: Iterable[str],
+    vocabulary: int = 0,
+    progress: Progress | None = None,
+    *,
+    least: int = 0,
+    tokenised: bool | None = None,
+    lines: bool = False,
 ) -> Tokenizer:
     """A tokenizer of at most `vocabulary` tokens, specials included; the same for the same texts.
 
     `vocabulary` 0 means every character for kind char and up to 50,000 words for kind word, is
     not enough for kind bpe, and is of no matter for kind byte. `progress` is told the characters
     read so far. A text may be a document or a piece of one.
+
+    Kinds char and word leave out what is seen fewer than `least` times. For kind word `tokenised`
+    says whether words stand between blanks already; None: as the beginning of the texts looks. With
+    `lines`, each line will be encoded by itself, so that no token has a newline.
     """
     check_kind(kind)
     _check_vocabulary(kind, vocabulary)
+    if least < 0:
+        raise RegardError(f"tokens cannot be seen fewer than 0 times: least is {least}")
+    if kind != "word":
+        tokenised = False
+    elif tokenised is None:
+        head, texts = beginning(texts)
+        tokenised = looks_tokenised(head)
     read = _Read(texts, progress)
     if kind == "bpe":
-        learned = _pairs(read, vocabulary)
+        learned = _pairs(read, vocabulary, lines)
     elif kind == "byte":
         for _ in read:
             pass
         learned = Vocabulary("byte", (*SPECIALS, *CHARACTERS))
     else:
-        learned = _most_frequent(kind, read, vocabulary)
+        find = finder(tokenised) if kind == "word" else list
+        ranked = _most_frequent(read, find, least, lines)
+        most = vocabulary or (MOST if kind == "word" else len(ranked) + len(SPECIALS))
+        tokens = (*SPECIALS, *ranked[: most - len(SPECIALS)])
+        learned = Vocabulary(kind, tokens, tokenised=tokenised)
     if not read.characters:
         raise RegardError("a tokenizer cannot be learned from an empty text")
     return Tokenizer(learned)
@@ -78,19 +101,19 @@ def _check_vocabulary(kind: Kind, vocabulary: int) -> None:
         )
 
 
-def _most_frequent(kind: Kind, texts: Iterable[str], vocabulary: int) -> Vocabulary:
+def _most_frequent(texts: Iterable[str], find: Finder, least: int, lines: bool) -> list[str]:
     """Characters or words, the frequent first, equally frequent ones by code point."""
-    find: Callable[[str], Iterable[str]] = iter if kind == "char" else Words()
     counts: Counter[str] = Counter()
     for text in texts:
-        counts.update(find(mended(text)))
+        counts.update(find(mended(text.replace("\r\n", "\n") if lines else text)))
     del counts["<unk>"]  # it is a special already
-    ranked = sorted(counts, key=lambda token: (-counts[token], token))
-    most = vocabulary or (MOST if kind == "word" else len(ranked) + len(SPECIALS))
-    return Vocabulary(kind, (*SPECIALS, *ranked[: most - len(SPECIALS)]))
+    if lines:
+        del counts["\n"]
+    kept = (token for token, count in counts.items() if count >= least)
+    return sorted(kept, key=lambda token: (-counts[token], token))
 
 
-def _pairs(texts: Iterable[str], vocabulary: int) -> Vocabulary:
+def _pairs(texts: Iterable[str], vocabulary: int, lines: bool) -> Vocabulary:
     """Byte pairs merged as `tokenizers` learns it; the ids are specials, bytes, then merges."""
     learner = tokenizers.Tokenizer(models.BPE())
     learner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
@@ -101,7 +124,9 @@ def _pairs(texts: Iterable[str], vocabulary: int) -> Vocabulary:
         initial_alphabet=CHARACTERS,
         show_progress=False,
     )
-    _interruptible(_handfuls(texts), lambda taken: learner.train_from_iterator(taken, trainer))
+    _interruptible(
+        _handfuls(texts, lines), lambda taken: learner.train_from_iterator(taken, trainer)
+    )
     found = json.loads(learner.to_str())["model"]["merges"]
     merges = tuple((left, right) for left, right in found)
     formed = (left + right for left, right in merges)
@@ -143,9 +168,10 @@ def _interruptible(texts: Iterable[str], work: Callable[[Iterator[str]], None]) 
         raise raised[0]
 
 
-def _handfuls(texts: Iterable[str]) -> Iterator[str]:
-    """Valid stretches of the texts, cut where it makes no difference."""
+def _handfuls(texts: Iterable[str], lines: bool) -> Iterator[str]:
+    """Valid stretches of the texts, or of their lines, cut where it makes no difference."""
     for text in texts:
-        for part in parts(text):
-            if isinstance(part, str):
-                yield from (piece.text for piece in cut([part], HANDFUL))
+        for line in text.replace("\r\n", "\n").split("\n") if lines else [text]:
+            for part in parts(line):
+                if isinstance(part, str):
+                    yield from (piece.text for piece in cut([part], HANDFUL))

@@ -13,6 +13,7 @@ import tokenizers
 from regard.errors import RegardError
 from regard.storage import read_file, replacing
 from regard.text.encoders import ENCODERS, Encoder
+from regard.text.lines import LineEncoder, Lines, line_encoder
 from regard.text.reference import Ids
 from regard.text.specials import SPECIALS, UNK
 from regard.text.vocabulary import KINDS, Kind, Vocabulary, assemble, recognise
@@ -21,6 +22,7 @@ __all__ = ["KINDS", "Kind", "Tokenizer"]
 
 # Where words are joined without a blank: around newlines, before closing and after opening signs.
 _GLUED = re.compile(r" ?\n ?| (?=[.,;:!?%)\]}…”»]|['’]\w)|(?<=[(\[{“«]) ")
+_NEWLINE = re.compile(r" ?\n ?")  # the only place if the text was tokenised already
 LARGEST = 512 << 20  # bytes of a tokenizer.json
 _SHOWN = {"\n": "↵", " ": "·", "\t": "⇥", "\r": "␍"}
 
@@ -66,7 +68,9 @@ class Tokenizer:
     @cached_property
     def fingerprint(self) -> str:
         """A hash of the content: tokenizers with equal fingerprints give equal ids."""
-        content = [self.kind, self.vocabulary.tokens, self.vocabulary.merges]
+        content: list[object] = [self.kind, self.vocabulary.tokens, self.vocabulary.merges]
+        if self.vocabulary.tokenised:  # the others have kept the fingerprints they always had
+            content.append("tokenised")
         return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
     @cached_property
@@ -86,6 +90,13 @@ class Tokenizer:
         """
         return self._encoder(_read(text))
 
+    def encode_lines(self, text: str | bytes) -> Lines:
+        """The ids of a text's lines, each encoded by itself; only a newline ends a line.
+
+        The newline has no id, nor has the carriage return before it.
+        """
+        return self._line_encoder(_read(text))
+
     def decode(self, ids: Iterable[int]) -> str:
         """The text of some ids, specials left out, U+FFFD for what is not UTF-8."""
         return self.decode_bytes(ids).decode("utf-8", "replace")
@@ -95,7 +106,8 @@ class Tokenizer:
         found = [self._contents[i] for i in self._checked(ids) if i >= len(SPECIALS)]
         if self.kind != "word":
             return b"".join(found)
-        return _GLUED.sub(lambda gap: gap[0].strip(" "), b" ".join(found).decode()).encode()
+        joined = _NEWLINE if self.vocabulary.tokenised else _GLUED
+        return joined.sub(lambda gap: gap[0].strip(" "), b" ".join(found).decode()).encode()
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
         """What to show for each id: specials by name, blanks as signs, broken bytes as ⟨E2⟩."""
@@ -111,6 +123,10 @@ class Tokenizer:
     @cached_property
     def _encoder(self) -> Encoder:
         return ENCODERS[self.kind](self.vocabulary, self.reference)
+
+    @cached_property
+    def _line_encoder(self) -> LineEncoder:
+        return line_encoder(self.vocabulary, self.reference, self._encoder)
 
     @cached_property
     def _contents(self) -> list[bytes]:

@@ -30,6 +30,7 @@ class Vocabulary:
     kind: Kind
     tokens: tuple[str, ...]
     merges: tuple[tuple[str, str], ...] = ()
+    tokenised: bool = False  # kind word: a word is all that stands between blanks
 
     def contents(self) -> list[bytes]:
         """The bytes that each token stands for; none for a special."""
@@ -61,7 +62,7 @@ def assemble(vocabulary: Vocabulary) -> tokenizers.Tokenizer:
             built.pre_tokenizer = pre_tokenizers.Split(character, "isolated")
             built.decoder = decoders.Fuse()
         else:
-            built.pre_tokenizer = words.splitting()
+            built.pre_tokenizer = words.splitting(vocabulary.tokenised)
     built.add_special_tokens(list(SPECIALS))
     built.encode_special_tokens = True  # a text that spells "</s>" is text
     return built
@@ -74,11 +75,11 @@ def recognise(text: str) -> Vocabulary:
     except Exception as error:  # the library raises bare Exceptions
         raise RegardError(f"it is no tokenizer of the `tokenizers` library ({error})") from None
     model = loaded["model"]
-    kind = _kind(loaded["pre_tokenizer"], model)
+    kind, tokenised = _kind(loaded["pre_tokenizer"], model)
     tokens = tuple(sorted(model["vocab"], key=model["vocab"].get))
     merges = tuple((left, right) for left, right in model.get("merges", ()))
     _check_ids(loaded, tokens)
-    vocabulary = Vocabulary(kind, tokens, merges)
+    vocabulary = Vocabulary(kind, tokens, merges, tokenised)
     _check_tokens(vocabulary)
     ours = json.loads(assemble(vocabulary).to_str())
     for part in ("model", "pre_tokenizer", "normalizer"):
@@ -87,15 +88,18 @@ def recognise(text: str) -> Vocabulary:
     return vocabulary
 
 
-def _kind(split: dict[str, object] | None, model: dict[str, object]) -> Kind:
+def _kind(split: dict[str, object] | None, model: dict[str, object]) -> tuple[Kind, bool]:
+    """The kind, and whether its texts are tokenised already."""
     found = (model["type"], (split or {}).get("type"))
     if split and found == ("BPE", "ByteLevel"):
-        return "bpe" if split["use_regex"] else "byte"
+        return "bpe" if split["use_regex"] else "byte", False
     if split and found == ("WordLevel", "Split"):
         if split["pattern"] == {"Regex": CHARACTER}:
-            return "char"
+            return "char", False
         if split["pattern"] == {"Regex": words.PATTERN}:
-            return "word"
+            return "word", False
+        if split["pattern"] == {"Regex": words.BETWEEN_BLANKS}:
+            return "word", True
     raise RegardError("it is of no kind that Regard has (char, word, byte, bpe)")
 
 

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 from sacrebleu.metrics import BLEU, CHRF
 from torch import nn
@@ -17,13 +18,16 @@ from regard.data.tokens import Tokens
 from regard.decoding.settings import TARGET, Beam
 from regard.decoding.speaker import Speaker
 from regard.decoding.translating import translate_all
-from regard.models.transformer import Transformer
+from regard.models.families import Writer
+from regard.models.ngram import NGram
+from regard.text.specials import BOS
 from regard.text.tokenizer import Tokenizer
 from regard.training.objectives import Objective, loss
 from regard.training.precision import Precision, computing
 from regard.training.processes import ALONE, Processes
 
 GREEDY = Beam(beams=1)
+STRETCH = 1 << 20  # tokens that are looked up at once
 
 
 @dataclass(frozen=True)
@@ -62,7 +66,7 @@ def at_rest(module: nn.Module) -> Iterator[None]:
 
 
 def measure(
-    module: Transformer,
+    module: Writer,
     objective: Objective,
     batches: Iterable[Batch],
     precision: Precision = "float32",
@@ -73,7 +77,7 @@ def measure(
 
     Of hidden tokens there is accuracy instead: they are too few to spell the text.
     """
-    device = module.embed.tokens.weight.device
+    device = module.device
     total = torch.zeros((), dtype=torch.float64, device=device)
     right = torch.zeros((), dtype=torch.int64, device=device)
     asked = 0
@@ -98,6 +102,25 @@ def measure(
     )
 
 
+def measure_counts(module: NGram, tokens: Tokens, text_bytes: int = 0) -> Scores:
+    """The same for an n-gram model, over whole texts: each token has all before it in its own."""
+    total, asked, reach = 0.0, 0, module.table.order - 1
+    for start in range(0, len(tokens), STRETCH):
+        before = min(start, reach)
+        ids = tokens.read(start - before, start + STRETCH)
+        found, _ = module.table.logprobs(ids)
+        here = (ids != BOS) & (np.arange(len(ids)) >= before)
+        total -= float(found[here].sum(dtype=np.float64))
+        asked += int(here.sum())
+    mean = total / asked if asked else math.nan
+    return Scores(
+        loss=mean,
+        perplexity=math.inf if mean >= 700 else math.exp(mean),
+        tokens=asked,
+        bits_per_byte=total / math.log(2) / text_bytes if text_bytes else None,
+    )
+
+
 def accounted(tokens: Tokens, tokenizer: Tokenizer) -> int:
     """Bytes of text that a loss over these tokens pays for; 0 where some go unpaid.
 
@@ -110,6 +133,8 @@ def accounted(tokens: Tokens, tokenizer: Tokenizer) -> int:
 
 def rules(objective: Objective, context: int) -> str:
     """How the loss was counted, for whoever compares it."""
+    if objective.name == "causal" and not context:
+        return "every token once, with all that stands before it; </s> counted, <s> not"
     if objective.name == "causal":
         return (
             f"every token once, in rows of {context} that do not overlap, with what stands before "
@@ -117,11 +142,13 @@ def rules(objective: Objective, context: int) -> str:
         )
     if objective.name == "masked":
         return f"tokens hidden once for all by seed 0, in rows of {context} that do not overlap"
+    if objective.name == "labels":
+        return "every label once, given its text"
     return "every target token and </s>, given the source and the true target before it"
 
 
 def translations(
-    module: Transformer,
+    module: Writer,
     pairs: EncodedPairs,
     tokenizer: Tokenizer,
     *,
@@ -134,6 +161,12 @@ def translations(
     with at_rest(module), computing(precision, speaker.device):
         found = translate_all(speaker, [source.tolist() for source in pairs.sources], beam, rows)
     return [best[0].text for best in found]
+
+
+def judge(scores: Scores, written: Sequence[str], gold: Sequence[str]) -> Scores:
+    """The scores with the share of labels that are right."""
+    same = sum(a == b for a, b in zip(written, gold, strict=True))
+    return replace(scores, accuracy=same / len(gold)) if gold else scores
 
 
 def compare(

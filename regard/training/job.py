@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from regard.data.batch import Batch, Feed
 from regard.models.blocks import Block
-from regard.models.transformer import Transformer
+from regard.models.families import Model, Writer
 from regard.training.checkpoints import Checkpoint
 from regard.training.evaluation import Scores
 from regard.training.log import Sink
@@ -28,7 +28,7 @@ from regard.training.throughput import Peak
 class Job:
     """All that a run needs, made ready; every setting is resolved."""
 
-    module: Transformer
+    module: Model
     objective: Objective
     feed: Feed
     settings: Settings
@@ -59,10 +59,31 @@ class Outcome:
     scores: Scores | None
 
 
+class Trainer(Protocol):
+    """Whoever makes a job's model what it should be."""
+
+    job: Job
+    processes: Processes
+    sharded: bool  # whether each process holds a part of the model
+
+    @property
+    def done(self) -> int:
+        """Steps behind us."""
+
+    def run(self) -> Outcome:
+        """Train to the end, or until somebody asks to stop."""
+
+    def final(self) -> dict[str, Tensor]:
+        """What was learned, whole; all processes must ask."""
+
+    def ended(self, outcome: Outcome) -> None:
+        """Tell that all is done: the last event of a run."""
+
+
 class Answer(nn.Module):
     """A model and what it is asked, as one module: a batch gives its summed loss."""
 
-    def __init__(self, module: Transformer, objective: Objective, smoothing: float) -> None:
+    def __init__(self, module: Writer, objective: Objective, smoothing: float) -> None:
         super().__init__()
         self.module, self.objective, self.smoothing = module, objective, smoothing
 

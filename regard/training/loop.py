@@ -23,6 +23,8 @@ from torch import Tensor, nn
 from regard.data.batch import Batch
 from regard.data.order import generator
 from regard.errors import RegardError
+from regard.models.transformer import Transformer
+from regard.models.word2vec import WordVectors
 from regard.training.averaging import RunningMean, mean
 from regard.training.checkpoints import Checkpoint, Place
 from regard.training.evaluation import Scores, measure
@@ -49,13 +51,16 @@ class Loop:
     """Trains a job's module; `run` does it all."""
 
     def __init__(self, job: Job) -> None:
-        self.job = job
+        assert not isinstance(job.module, WordVectors)
+        self.job, self.module = job, job.module
         self.settings = job.settings.training
         self.processes = job.processes
         self.sharded = self.processes.count > 1 and self.settings.distribution == "fsdp"
         if self.settings.recompute:
             recompute(job.module)
         if self.sharded:
+            if not isinstance(job.module, Transformer):
+                raise RegardError("only a Transformer is shared out; choose distribution ddp")
             sharded(job.module, self.processes, job.precision)
         own = "float32" if self.sharded else job.precision  # sharding keeps masters by itself
         self.weights = Weights(job.module, own)
@@ -65,7 +70,7 @@ class Loop:
         self.answer = self._answer()
         self.vote = Vote(self.processes)
         self.meter = Meter(
-            job.module, job.feed, self.settings.steps, job.peak.rate * self.processes.count
+            self.module, job.feed, self.settings.steps, job.peak.rate * self.processes.count
         )
         keep = max(self.settings.keep, self.settings.average)
         self.checkpoints = Checkpoints(job.folder, keep, self.processes, job.found, job.about)
@@ -77,11 +82,10 @@ class Loop:
 
     def _answer(self) -> nn.Module:
         """The loss as a module that all processes compute together."""
-        answer: nn.Module = Answer(
-            self.job.module, self.job.objective, self.settings.label_smoothing
-        )
+        answer: nn.Module = Answer(self.module, self.job.objective, self.settings.label_smoothing)
         if self.processes.count > 1 and not self.sharded:
-            answer = replicated(answer, self.processes, unused=self.job.module.config.pooler)
+            pooled = bool(getattr(self.job.module.config, "pooler", False))
+            answer = replicated(answer, self.processes, unused=pooled)
         return torch.compile(answer) if self.job.compiled else answer  # type: ignore[return-value]
 
     @property
@@ -292,7 +296,7 @@ class Loop:
         job = self.job
         batches = job.feed.held_out(2 * self.settings.rows)
         return measure(
-            job.module, job.objective, batches, job.precision, job.valid_bytes, self.processes
+            self.module, job.objective, batches, job.precision, job.valid_bytes, self.processes
         )
 
     def _mean_in_place(self) -> AbstractContextManager[None]:

@@ -10,17 +10,17 @@ import torch
 from torch import Tensor
 
 from regard.data.batch import Batch, Feed
-from regard.models.transformer import Transformer
+from regard.models.families import Writer
 from regard.training.throughput import work
 
 
 class Meter:
     """Counts what the steps since the last report did, without waiting for the device."""
 
-    def __init__(self, module: Transformer, feed: Feed, steps: int, peak: float) -> None:
+    def __init__(self, module: Writer, feed: Feed, steps: int, peak: float) -> None:
         self.work = work(module)
         self.feed, self.steps_in_all, self.peak = feed, steps, peak
-        self.device = module.embed.tokens.weight.device
+        self.device = module.device
         self.tokens = 0  # read in all, sources too, padding not
         self.pauses = 0.0  # seconds in all
         self.taken = 0  # steps in all, since this process began

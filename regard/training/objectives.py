@@ -12,9 +12,10 @@ from torch.nn import functional as F
 from regard.data.batch import Batch
 from regard.data.masking import IGNORE
 from regard.errors import RegardError
+from regard.models.bag import BagConfig
 from regard.models.config import TransformerConfig
+from regard.models.families import Config, Writer
 from regard.models.masks import Documents
-from regard.models.transformer import Transformer
 
 
 class Objective(Protocol):
@@ -23,7 +24,7 @@ class Objective(Protocol):
     name: str
     varied: bool  # whether batches differ in shape
 
-    def logits(self, module: Transformer, batch: Batch) -> Tensor:
+    def logits(self, module: Writer, batch: Batch) -> Tensor:
         """(rows, positions, vocabulary), one distribution for each of the batch's targets."""
         ...
 
@@ -34,7 +35,7 @@ class Causal:
     name = "causal"
     varied = False
 
-    def logits(self, module: Transformer, batch: Batch) -> Tensor:
+    def logits(self, module: Writer, batch: Batch) -> Tensor:
         mask = None if batch.documents is None else Documents(batch.documents)
         return module(batch.tokens, mask=mask)
 
@@ -45,7 +46,7 @@ class Masked:
     name = "masked"
     varied = False
 
-    def logits(self, module: Transformer, batch: Batch) -> Tensor:
+    def logits(self, module: Writer, batch: Batch) -> Tensor:
         mask = None if batch.documents is None else Documents(batch.documents)
         return module(batch.tokens, lengths=batch.lengths, mask=mask)
 
@@ -56,15 +57,35 @@ class SequenceToSequence:
     name = "sequence-to-sequence"
     varied = True
 
-    def logits(self, module: Transformer, batch: Batch) -> Tensor:
+    def logits(self, module: Writer, batch: Batch) -> Tensor:
         assert batch.source is not None
         memory = module.encode(batch.source, batch.source_lengths)
         # Padding stands behind every real target token: causality hides it.
         return module(batch.tokens, memory)
 
 
-def objective_for(config: TransformerConfig, pairs: bool) -> Objective:
+class Labelling(SequenceToSequence):
+    """The label of a text."""
+
+    name = "labels"
+
+
+class Neighbours:
+    """The words around each; only word vectors know how that is asked (`training/vectors.py`)."""
+
+    name = "neighbours"
+    varied = False
+
+    def logits(self, module: Writer, batch: Batch) -> Tensor:
+        raise NotImplementedError
+
+
+def objective_for(config: Config, pairs: bool) -> Objective:
     """What a model of this kind is trained to do, if the data allows it."""
+    if config.kind == "vectors" and not pairs:
+        return Neighbours()
+    if isinstance(config, BagConfig) and pairs:
+        return Labelling()
     if pairs != (config.kind == "encoder-decoder"):
         wanted = "an encoder–decoder" if pairs else "a decoder or an encoder"
         given = "pairs" if pairs else "text"
@@ -72,7 +93,7 @@ def objective_for(config: TransformerConfig, pairs: bool) -> Objective:
             f"{given} can be learned by {wanted}, but the model is of kind {config.kind!r}; "
             "choose another with --model (`regard models` lists them)"
         )
-    if config.head == "none":
+    if isinstance(config, TransformerConfig) and config.head == "none":
         raise RegardError("a model with head 'none' answers nothing; choose head 'linear'")
     kinds: dict[str, Objective] = {
         "decoder": Causal(),

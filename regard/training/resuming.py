@@ -95,6 +95,8 @@ def agreed(run: Begun, settings: Settings) -> Settings:
     given = flat(asked(settings))
     problems = Problems(f"{run.folder} was begun with other settings")
     wanted, steps = settings.training.steps, run.settings.training.steps
+    if not run.settings.model.by_steps or settings.training.epochs:  # the data says how many
+        wanted = steps
     problems.require(
         wanted >= steps, f"{STEPS} is {wanted} here and {steps} there; it can only be raised"
     )

@@ -25,7 +25,10 @@ from torch import Tensor
 
 from regard.errors import Problems, RegardError
 from regard.models.config import TransformerConfig
-from regard.models.transformer import Transformer, build, usable
+from regard.models.families import Config, Model, Writer, build
+from regard.models.ngram import NGram, NGramConfig, shapes_of, table_of
+from regard.models.transformer import usable
+from regard.models.word2vec import WordVectors
 from regard.storage import (
     FLOATS,
     TensorFolder,
@@ -37,6 +40,7 @@ from regard.storage import (
     write_tensors,
     write_together,
 )
+from regard.text.specials import BOS
 from regard.text.tokenizer import Tokenizer
 from regard.training import recipes
 from regard.training.settings import ModelSettings, Settings
@@ -53,11 +57,21 @@ class Run:
     settings: Settings
     tokenizer: Tokenizer
     source_tokenizer: Tokenizer  # the same one where the vocabulary is shared
-    module: Transformer
+    module: Model
 
     @property
-    def config(self) -> TransformerConfig:
+    def config(self) -> Config:
         return self.module.config
+
+    @property
+    def writer(self) -> Writer:
+        """The model, if it answers the protocol."""
+        if isinstance(self.module, WordVectors):
+            raise RegardError(
+                f"{self.folder} holds word vectors, which neither write nor judge texts; "
+                "`regard words` looks at them"
+            )
+        return self.module
 
 
 def is_run(folder: Path) -> bool:
@@ -76,14 +90,12 @@ def open_run(folder: Path, device: torch.device | str = "cpu") -> Run:
     return Run(folder, settings, tokenizer, source, module.eval())
 
 
-def config_of(folder: Path) -> TransformerConfig:
+def config_of(folder: Path) -> Config:
     """The settings of a run's model, without its weights."""
     return _config(folder, settings_of(folder), *_tokenizers(folder))
 
 
-def _config(
-    folder: Path, settings: Settings, tokenizer: Tokenizer, source: Tokenizer
-) -> TransformerConfig:
+def _config(folder: Path, settings: Settings, tokenizer: Tokenizer, source: Tokenizer) -> Config:
     try:
         return config_for(settings.model, tokenizer, source)
     except RegardError as error:
@@ -160,10 +172,15 @@ def _tokenizer(path: Path, known: object) -> Tokenizer:
     return tokenizer
 
 
-def _filled(config: TransformerConfig, folder: Path, device: torch.device) -> Transformer:
+def _filled(config: Config, folder: Path, device: torch.device) -> Model:
     """The model with the weights of a folder, of which memory is taken when all of it fits."""
     tensors = TensorFolder(folder)
-    layers = config.layers + config.resolved().encoder_layers
+    if isinstance(config, NGramConfig):
+        verify(folder / WEIGHTS)
+        return _opened(config, folder, tensors)
+    layers = 0
+    if isinstance(config, TransformerConfig):
+        layers = config.layers + config.resolved().encoder_layers
     if layers > len(tensors):  # told before so many are made, even without memory for weights
         raise RegardError(
             f"{folder}: {RUN} has {layers} layers but {WEIGHTS} only {len(tensors)} tensors; one "
@@ -185,6 +202,26 @@ def _filled(config: TransformerConfig, folder: Path, device: torch.device) -> Tr
     return module
 
 
+def _opened(config: NGramConfig, folder: Path, tensors: TensorFolder) -> NGram:
+    """An n-gram model whose tables stay on disk and are read where they are looked up."""
+    _check_fit(shapes_of(_sizes(config, tensors)), tensors)
+    return NGram(config, table_of(tensors, config, BOS))
+
+
+def _sizes(config: NGramConfig, tensors: TensorFolder) -> list[int]:
+    """How many n-grams of each length a table has."""
+    shapes = [tensors.shapes.get(f"{n}.logprobs", (0,)) for n in range(2, config.order + 1)]
+    return [config.vocabulary, *(shape[0] if len(shape) == 1 else 0 for shape in shapes)]
+
+
+def levels(folder: Path) -> list[str]:
+    """How many n-grams of each length a run has, in words."""
+    config = config_of(folder)
+    assert isinstance(config, NGramConfig)
+    sizes = _sizes(config, TensorFolder(folder))
+    return [f"{count:,} {n}-grams" for n, count in enumerate(sizes, 1)]
+
+
 def _check_fit(wanted: Mapping[str, tuple[int, ...]], tensors: TensorFolder) -> None:
     """Say all that does not fit."""
     problems = Problems(str(tensors.folder))
@@ -195,7 +232,10 @@ def _check_fit(wanted: Mapping[str, tuple[int, ...]], tensors: TensorFolder) -> 
         shape, kind = tensors.shapes[name], tensors.kinds[name]
         fits = shape == wanted[name]
         problems.require(fits, f"tensor {name} has shape {shape}, not {wanted[name]}")
-        problems.require(kind in FLOATS, f"tensor {name} holds {kind}, not floating point")
+        if name.endswith(".keys"):
+            problems.require(kind == "I64", f"tensor {name} holds {kind}, not I64")
+        else:
+            problems.require(kind in FLOATS, f"tensor {name} holds {kind}, not floating point")
     problems.report()
 
 
@@ -206,28 +246,29 @@ def _memory(device: torch.device) -> int:
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
-def config_for(model: ModelSettings, tokenizer: Tokenizer, source: Tokenizer) -> TransformerConfig:
+def config_for(model: ModelSettings, tokenizer: Tokenizer, source: Tokenizer) -> Config:
     """The model's settings with the vocabularies that the tokenizers have."""
     separate = 0 if source is tokenizer else len(source)
     return model.config(vocabulary=len(tokenizer), source_vocabulary=separate)
 
 
-def spelled_out(model: ModelSettings, config: TransformerConfig) -> ModelSettings:
+def spelled_out(model: ModelSettings, config: Config) -> ModelSettings:
     """Every setting of a model by name, so that a run does not depend on what presets become."""
     values = {
         f.name: getattr(config, f.name)
         for f in fields(config)
         if f.name not in ("vocabulary", "source_vocabulary")
     }
-    scaling = config.rotary_scaling
-    values["rotary_scaling"] = False if scaling is None else asdict(scaling)
+    if isinstance(config, TransformerConfig):
+        scaling = config.rotary_scaling
+        values["rotary_scaling"] = False if scaling is None else asdict(scaling)
     return ModelSettings(model.preset, values)
 
 
 def write_run(
     folder: Path,
     settings: Settings,
-    config: TransformerConfig,
+    config: Config,
     tokenizers: list[Tokenizer],
     digest: str = "",
     asked: Mapping[str, Mapping[str, Any]] | None = None,

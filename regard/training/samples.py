@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from regard.data.batch import Batch
 from regard.data.buckets import Buckets
@@ -14,20 +15,24 @@ from regard.data.pairs import EncodedPairs
 from regard.data.stream import Stream
 from regard.decoding.settings import Sampling
 from regard.decoding.writing import continued
-from regard.models.transformer import Transformer
-from regard.text.specials import EOS
+from regard.models.families import Model, Writer
+from regard.models.word2vec import WordVectors
+from regard.text.specials import EOS, SPECIALS
 from regard.text.tokenizer import Tokenizer
 from regard.training.evaluation import at_rest, translations
 from regard.training.objectives import Masked
 from regard.training.setup import Plan
 
 Sample = Callable[[], Mapping[str, Any]]
+RANKS = range(300, 3000, 270)  # of words that are shown with their neighbours
 SHOWN = 48  # tokens of a text with gaps
 
 
-def sampler(plan: Plan, module: Transformer) -> Sample:
+def sampler(plan: Plan, module: Model) -> Sample:
     """What to show of a model now and then: a text, a translation, or gaps filled."""
     tokenizer = plan.tokenizers[0]
+    if isinstance(module, WordVectors):
+        return _comparing(module, tokenizer)
     if isinstance(plan.feed, Buckets):
         shown = plan.feed.valid if len(plan.feed.valid) else plan.feed.train
         return _translating(shown, module, tokenizer)
@@ -46,7 +51,26 @@ def sampler(plan: Plan, module: Transformer) -> Sample:
     return sample
 
 
-def _translating(pairs: EncodedPairs, module: Transformer, tokenizer: Tokenizer) -> Sample:
+def _comparing(module: WordVectors, tokenizer: Tokenizer) -> Sample:
+    """The nearest neighbours of one word after the other, neither the most frequent nor rare."""
+    ranks = [rank for rank in RANKS if rank < len(tokenizer)] or [len(SPECIALS)]
+    turn = 0
+
+    def sample() -> dict[str, Any]:
+        nonlocal turn
+        word = ranks[turn % len(ranks)]
+        turn += 1
+        vectors = F.normalize(module.vectors(), dim=1)
+        likeness = vectors @ vectors[word]  # (vocabulary,)
+        likeness[[*range(len(SPECIALS)), word]] = -2.0
+        nearest = likeness.topk(min(8, len(tokenizer) - len(SPECIALS))).indices.tolist()
+        words = [tokenizer.decode([near]) for near in nearest if near != word]
+        return {"prompt": tokenizer.decode([word]), "text": f": {', '.join(words)}"}
+
+    return sample
+
+
+def _translating(pairs: EncodedPairs, module: Writer, tokenizer: Tokenizer) -> Sample:
     turn = 0
 
     def sample() -> dict[str, Any]:
@@ -64,7 +88,7 @@ def _translating(pairs: EncodedPairs, module: Transformer, tokenizer: Tokenizer)
     return sample
 
 
-def _filling(plan: Plan, module: Transformer) -> Sample:
+def _filling(plan: Plan, module: Writer) -> Sample:
     def sample() -> dict[str, Any]:
         batch = next(plan.feed.held_out(1), None) or plan.feed.step(0)
         width = SHOWN if batch.lengths is None else min(SHOWN, int(batch.lengths[0]))

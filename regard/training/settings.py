@@ -8,8 +8,10 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal, Self, get_args, get_origin, get_type_hints
 
 from regard.errors import Problems, nearest
-from regard.models.config import RotaryScaling, TransformerConfig
-from regard.models.presets import preset
+from regard.models.config import RotaryScaling
+from regard.models.families import OTHERS, Config, named, settings_of
+from regard.models.ngram import NGramConfig
+from regard.models.word2vec import Word2VecConfig
 
 
 @dataclass(frozen=True)
@@ -20,6 +22,7 @@ class DataSettings:
     valid: tuple[str, ...] = ()  # named held-out files; none: a part is held out by itself
     pairs: bool = False  # the files are a source and a target, line by line
     held_out: float = 0.1  # the share held out when no file is named (pairs: half of it)
+    lines: Literal["auto", "yes", "no"] = "auto"  # each line is a text; auto: where words count
     isolate: bool = False  # documents in one row do not see one another
     longest: int = 0  # pairs with a side of more tokens are left out; 0: the model's context
     ratio: float = 0.0  # pairs with a side so many times the other are left out; 0: none
@@ -33,6 +36,8 @@ class TokenizerSettings:
 
     kind: Literal["auto", "bpe", "byte", "char", "word"] = "auto"
     vocabulary: int = 0  # 0: by the size of the data
+    least: int = 0  # char, word: tokens seen fewer times are left out
+    tokenised: Literal["auto", "yes", "no"] = "auto"  # word: the text is cut at blanks already
     shared: bool = True  # pairs: one vocabulary for both sides
     dropout: float = 0.0  # BPE-dropout on training pairs
     file: str = ""  # a tokenizer.json to use instead of learning one
@@ -45,12 +50,24 @@ class ModelSettings:
     preset: str = ""  # "": by the data and the machine
     changes: Mapping[str, Any] = field(default_factory=dict)
 
-    def config(self, **more: Any) -> TransformerConfig:
-        """The model that is meant, checked; `more` are changes too."""
-        changes = {**self.changes, **more}
+    @property
+    def by_steps(self) -> bool:
+        """Whether it is for people to say how many steps such a model is trained."""
+        return not isinstance(OTHERS.get(self.preset), NGramConfig | Word2VecConfig)
+
+    def config(self, **more: Any) -> Config:
+        """The model that is meant, checked; `more` are changes too, where it has such settings."""
+        base = named(self.preset)
+        known = [f.name for f in fields(base)]
+        problems = Problems("model settings")
+        for key in self.changes:
+            said = f"a model like {self.preset} has no {key!r}; {nearest(key, known)}"
+            problems.require(key in known, said)
+        problems.report()
+        changes = {**self.changes, **{key: more[key] for key in more if key in known}}
         if "rotary_scaling" in changes:
             changes["rotary_scaling"] = _scaling(changes["rotary_scaling"])
-        return replace(preset(self.preset), **changes)
+        return replace(base, **changes)
 
 
 def _scaling(given: Any) -> Any:
@@ -91,6 +108,7 @@ class ScheduleSettings:
 @dataclass(frozen=True)
 class TrainingSettings:
     steps: int = 1000  # optimizer steps
+    epochs: float = 0.0  # passes over the data, instead of steps; 0: word2vec 5, else by steps
     tokens_per_step: int = 0  # 0: by the machine
     context: int = 0  # tokens in a row of text; 0: the model's context, or less for little text
     rows: int = 0  # computed at once; 0: as many as fit, the rest by accumulation
@@ -99,6 +117,7 @@ class TrainingSettings:
     precision: Literal["auto", "float32", "bf16", "bf16-weights"] = "auto"  # bf16 on GPUs
     compile: Literal["auto", "yes", "no"] = "auto"  # where it pays: long runs on a GPU
     recompute: bool = False  # activation checkpointing: blocks are computed again going back
+    vectors: str = ""  # word vectors that the embedding begins with: a word2vec run, or a file
     label_smoothing: float = 0.0  # the share of a target spread over all tokens
     masked: float = 0.15  # encoders: the share of tokens that is hidden
     ema: float = 0.0  # decay of the running mean of weights; 0: none
@@ -159,7 +178,11 @@ class Settings:
 
 def _model(model: ModelSettings, table: Mapping[str, Any], problems: Problems) -> ModelSettings:
     learned = ("vocabulary", "source_vocabulary")
-    known = ["preset", *(f.name for f in fields(TransformerConfig) if f.name not in learned)]
+    name = table.get("preset", model.preset)
+    if not isinstance(name, str):
+        problems.add(f"[model] preset must be a text, not {name!r}")
+        name = model.preset
+    known = ["preset", *(key for key in settings_of(name) if key not in learned)]
     changes = dict(model.changes)
     for key, value in table.items():
         if key in learned:
@@ -168,10 +191,6 @@ def _model(model: ModelSettings, table: Mapping[str, Any], problems: Problems) -
             problems.add(f"[model] has no key {key!r}; {nearest(key, known)}")
         elif key != "preset":
             changes[key] = value
-    name = table.get("preset", model.preset)
-    if not isinstance(name, str):
-        problems.add(f"[model] preset must be a text, not {name!r}")
-        return model
     return ModelSettings(name, changes)
 
 
@@ -219,7 +238,7 @@ RANGES: dict[str, dict[str, tuple[float, float]]] = {
         "ratio": (0, 1e6),
         "examples": (100, 10**8),
     },
-    "tokenizer": {"vocabulary": (0, 1 << 24), "dropout": (0, 0.99)},
+    "tokenizer": {"vocabulary": (0, 1 << 24), "least": (0, 1 << 40), "dropout": (0, 0.99)},
     "optimizer": {
         "peak": (0, 100),
         "beta1": (0, 0.99999),
@@ -233,6 +252,7 @@ RANGES: dict[str, dict[str, tuple[float, float]]] = {
     "schedule": {"warmup": (-1, 1 << 40), "decay": (0, 1), "floor": (0, 1)},
     "training": {
         "steps": (1, 1 << 40),
+        "epochs": (0, 1e6),
         "tokens_per_step": (0, 1 << 32),
         "context": (0, 1 << 24),
         "rows": (0, 1 << 24),

@@ -6,6 +6,7 @@ pairs are not counted: half of the keys in a causal layer). The peak is the data
 device is known, else the fastest matrix product measured here.
 """
 
+import math
 import time
 from dataclasses import dataclass
 
@@ -38,6 +39,9 @@ class Peak:
 
     def words(self) -> str:
         return f"{self.rate / 1e12:.3g} TFLOP/s {self.source}, 6N + 6Ldn per token"
+
+
+NO_PEAK = Peak(math.inf, "")  # of who multiplies nothing
 
 
 def peak(device: torch.device, precision: Precision) -> Peak:
@@ -81,8 +85,10 @@ class Work:
         )
 
 
-def work(module: Transformer) -> Work:
+def work(module: nn.Module) -> Work:
     """What a step over this module costs, from its weights."""
+    if not isinstance(module, Transformer):
+        return Work(0, 6 * _products(module), 0, 0)
     config: TransformerConfig = module.config
     encoder, decoder = getattr(module, "encoder", None), getattr(module, "decoder", None)
     attention = 12 * config.heads * config.head_width

@@ -9,15 +9,19 @@ from regard.data.tokens import cache_folder
 from regard.errors import RegardError
 from regard.storage import no_room, replacing
 from regard.text.learning import learn
+from regard.text.tokenised import beginning, looks_tokenised
 from regard.text.tokenizer import Kind, Tokenizer
 from regard.training.settings import TokenizerSettings
 from regard.training.stages import Stages
 
 LEARN_FROM = 100_000_000  # characters a tokenizer learns from at most, spread over the corpus
+ALL = 1 << 24  # tokens: more words than any text has
 
 
-def vocabulary_for(kind: Kind, characters: int) -> int:
+def vocabulary_for(kind: Kind, characters: int, all_words: bool = False) -> int:
     """How many tokens a text of this size can teach: BPE's merges need examples."""
+    if kind == "word" and all_words:
+        return ALL
     if kind != "bpe":
         return 0
     vocabulary = 512
@@ -26,11 +30,28 @@ def vocabulary_for(kind: Kind, characters: int) -> int:
     return vocabulary
 
 
-def tokenizer_for(settings: TokenizerSettings, texts: Texts, stages: Stages) -> Tokenizer:
-    """The tokenizer named in a file, or one learned from the training part, kept for next time."""
+def is_tokenised(settings: TokenizerSettings) -> bool | None:
+    """What the settings say of the text; None: it is to be looked at."""
+    return {"auto": None, "yes": True, "no": False}[settings.tokenised]
+
+
+def tokenizer_for(
+    settings: TokenizerSettings, texts: Texts, stages: Stages, lines: bool = False
+) -> Tokenizer:
+    """The tokenizer named in a file, or one learned from the training part, kept for next time.
+
+    With `lines`, each line will be encoded by itself, and no token has a newline.
+    """
     if settings.file:
         return Tokenizer.load(Path(settings.file))
-    name = f"1 {settings.kind} {settings.vocabulary} {texts.digest}"
+    tokenised = settings.kind == "word" and is_tokenised(settings)
+    if tokenised is None:
+        tokenised = looks_tokenised(beginning(texts.texts("train", LEARN_FROM))[0])
+    # What is not asked for is not named, so that a tokenizer from before it could be is found.
+    asked = {"lines": lines, "tokenised": tokenised, f"least {settings.least}": settings.least > 0}
+    name = " ".join(
+        [f"1 {settings.kind} {settings.vocabulary} {texts.digest}", *(n for n in asked if asked[n])]
+    )
     key = hashlib.blake2b(name.encode(), digest_size=16).hexdigest()
     kept = cache_folder() / f"tokenizer-{key}.json"
     if (known := _known(kept)) is not None:
@@ -39,7 +60,13 @@ def tokenizer_for(settings: TokenizerSettings, texts: Texts, stages: Stages) -> 
     size = min(texts.census.characters, LEARN_FROM)
     with stages.stage(f"learning {settings.kind} tokens", size) as progress:
         found = learn(
-            settings.kind, texts.texts("train", LEARN_FROM), settings.vocabulary, progress
+            settings.kind,
+            texts.texts("train", LEARN_FROM),
+            settings.vocabulary,
+            progress,
+            least=settings.least,
+            tokenised=tokenised,
+            lines=lines,
         )
     try:
         found.save(kept)

@@ -6,8 +6,7 @@ from dataclasses import fields
 import pytest
 from command_line import call
 
-from regard.models.config import TransformerConfig
-from regard.models.transformer import build
+from regard.models.families import build, named
 from regard.training import recipes
 from regard.training.settings import Settings
 
@@ -17,8 +16,8 @@ def listed(monkeypatch) -> dict[str, dict[str, str]]:
     monkeypatch.setenv("COLUMNS", "200")
     tables: dict[str, dict[str, str]] = {}
     for line in call("recipes", "--settings").out.splitlines():
-        if found := re.match(r"\[(\w+)\]", line):
-            table = tables.setdefault(found[1], {})
+        if found := re.match(r"\[(\w+)\]|  and in place .*, of ([\w-]+)", line):
+            table = tables.setdefault(found[1] or f"model {found[2]}", {})
         elif found := re.match(r"  (\w+) = (\[\]|\"[^\"]*\"|\S+)", line):
             table[found[1]] = found[2]
     return tables
@@ -40,7 +39,7 @@ def test_every_recipe_loads_and_its_model_can_be_built(name):
 
 
 def test_every_setting_is_listed_once_and_as_its_default(monkeypatch):
-    tables = listed(monkeypatch)
+    tables = {k: v for k, v in listed(monkeypatch).items() if not k.startswith("model ")}
     assert list(tables) == [f.name for f in fields(Settings)]
     for name, table in tables.items():
         if name != "model":
@@ -52,15 +51,20 @@ def test_every_setting_is_listed_once_and_as_its_default(monkeypatch):
     assert recipes.override(Settings(), changes) == Settings()
 
 
-def test_every_model_setting_that_is_listed_can_be_set_to_what_is_listed(monkeypatch):
-    table = listed(monkeypatch)["model"]
-    known = {f.name for f in fields(TransformerConfig)} - {"vocabulary", "source_vocabulary"}
-    assert table.keys() == {"preset", *known}
-    assert table.pop("preset") == '""'
-    changes = ["model.preset=gpt2", *(f"model.{key}={value}" for key, value in table.items())]
+@pytest.mark.parametrize(
+    ("listing", "name"),
+    [("Transformers", "gpt2"), ("ngram", "trigram"), ("word2vec", "cbow"), ("bag-linear",) * 2],
+)
+def test_every_model_setting_that_is_listed_can_be_set_to_what_is_listed(
+    monkeypatch, listing, name
+):
+    table = listed(monkeypatch)[f"model {listing}"]
+    usual = type(named(name))()
+    known = {f.name for f in fields(usual)} - {"vocabulary", "source_vocabulary"}
+    assert table.keys() == known
+    changes = [f"model.preset={name}", *(f"model.{key}={value}" for key, value in table.items())]
     config = recipes.override(Settings(), changes).model.config()
-    usual = TransformerConfig()
-    assert all(getattr(config, name) == getattr(usual, name) for name in known)
+    assert all(getattr(config, key) == getattr(usual, key) for key in known)
 
 
 def test_settings_fit_80_columns():

@@ -135,7 +135,7 @@ def test_only_a_few_passages_are_under_way_at_once(monkeypatch):
             most = max(most, begun - ended)
             yield Passage("train", str(number), True)
 
-    for number, (passage, encoded) in enumerate(in_order(lambda text: text, passages())):
+    for number, (passage, encoded) in enumerate(in_order(lambda passage: passage.text, passages())):
         assert passage.text == encoded == str(number)  # in order, none left out
         ended += 1
     assert ended == 200
@@ -148,9 +148,9 @@ def test_what_goes_wrong_while_reading_or_encoding_is_heard(tmp_path):
         raise RegardError("the file is gone")
 
     with pytest.raises(RegardError, match="the file is gone"):
-        list(in_order(lambda text: text, passages()))
+        list(in_order(lambda passage: passage.text, passages()))
     with pytest.raises(ZeroDivisionError):
-        list(in_order(lambda text: 1 // 0, iter([Passage("train", "a", True)])))
+        list(in_order(lambda passage: 1 // 0, iter([Passage("train", "a", True)])))
 
 
 def test_progress_is_told_in_characters_of_all_parts(tmp_path):

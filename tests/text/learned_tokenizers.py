@@ -15,6 +15,7 @@ HARD = [
     "½", "é", "e\u0301", "ß", "Straße", "дом", "हिन्दी", "中文", "の", "𠀀", "\U00032000", "🙂",
     "👩‍👩‍👧", "_", "‿", "\ufffd", "\0", "<", ">", "</s>", "<unk>", "<pad>", "<mask>", "the ",
     " the", "x" * 300, "ab" * 200, "=" * 150, " " * 120, ".", ",", "?!",
+    "\x1d\x1e", "\x1f", " <s> ", "\n</s>\n", " <unk>\xa0", " <unk>, ", "\t<pad>\r",
 ]  # fmt: skip
 
 hard_texts = st.lists(
@@ -38,6 +39,8 @@ def tokenizer(name: str) -> Tokenizer:
     """By kind, or one of several of kind bpe: what their texts repeat is what they merge."""
     if name in ("byte", "char", "word"):
         return learn(name, [library()], 0)  # type: ignore[arg-type]
+    if name == "word-tokenised":
+        return learn("word", [library(), *HARD], 0, tokenised=True)
     texts = {
         "bpe": [library()],
         "bpe-letters": ["a" * n + " " + "ab" * n + " " + "aba" * n for n in range(1, 40)],
@@ -48,4 +51,4 @@ def tokenizer(name: str) -> Tokenizer:
 
 
 BPE = ("bpe", "bpe-letters", "bpe-signs", "bpe-scripts")
-ALL = ("byte", "char", "word", *BPE)
+ALL = ("byte", "char", "word", "word-tokenised", *BPE)

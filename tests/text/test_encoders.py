@@ -36,11 +36,22 @@ def test_ids_of_a_long_text_are_those_of_the_library(name):
     assert ids.tolist() == expected(tokens, text)
 
 
-@pytest.mark.parametrize("name", ["char", "word", "bpe-scripts"])
+@pytest.mark.parametrize("name", ["char", "word", "word-tokenised", "bpe-scripts"])
 def test_every_character_has_the_ids_of_the_library(name):
     codes = [*range(0xD800), *range(0xE000, 0x10000), *range(0x1F000, 0x1FB00)]
-    text = "\n".join(f"a{c} {c}1{c}'{c} !{c}" for c in map(chr, codes[:: 1 + 6 * (name != "word")]))
+    step = 1 if tokenizer(name).kind == "word" else 7
+    text = "\n".join(f"a{c} {c}1{c}'{c} !{c}" for c in map(chr, codes[::step]))
     assert tokenizer(name).encode(text).tolist() == expected(tokenizer(name), text)
+
+
+def test_everything_like_a_blank_parts_words_as_in_the_library():
+    # One at a time: a text with any of \x1c–\x1f takes another way than one without.
+    tokens = learn("word", ["a b"], tokenised=True)
+    likely = {chr(code) for code in range(0x110000) if chr(code).isspace()}
+    assert {"\x1c", "\x1f", "\x85", "\xa0", "\u3000"} < likely
+    for blank in likely | {"\0", "\x1b", "\x7f", "\u180e", "\u200b", "\u2060", "\ufeff"}:
+        text = f"a{blank}b {blank} a{blank}\n"
+        assert tokens.encode(text).tolist() == expected(tokens, text), repr(blank)
 
 
 @pytest.mark.parametrize("name", BPE)

@@ -14,8 +14,8 @@ from regard.text.specials import SPECIALS
 from regard.text.tokenizer import KINDS
 
 
-def learned(kind, texts, vocabulary=0) -> tuple[str, ...]:
-    return learn(kind, texts, vocabulary).vocabulary.tokens[len(SPECIALS) :]
+def learned(kind, texts, vocabulary=0, **more) -> tuple[str, ...]:
+    return learn(kind, texts, vocabulary, **more).vocabulary.tokens[len(SPECIALS) :]
 
 
 def test_the_most_frequent_come_first_and_equals_by_code_point():
@@ -34,6 +34,47 @@ def test_words_are_what_the_pattern_says():
 def test_an_unlimited_word_vocabulary_stops_at_fifty_thousand():
     texts = (f"w{i} " for i in range(60_000))
     assert len(learn("word", texts)) == 50_000
+
+
+def test_what_is_rare_is_left_out_of_characters_and_words():
+    texts = ["b a, b.", "a c"]
+    assert learned("word", texts, least=2) == ("a", "b")
+    assert learned("word", texts, least=1) == learned("word", texts)
+    assert learned("word", texts, 6, least=2) == ("a",)
+    assert learned("char", ["abb", "ccbé"], least=2) == ("b", "c")
+    assert learned("char", ["abb", "ccbé"], least=4) == ()
+    for kind in ("byte", "bpe"):
+        assert learned(kind, texts, 300, least=9) == learned(kind, texts, 300)
+    with pytest.raises(RegardError, match="least is -1"):
+        learn("word", texts, least=-1)
+
+
+def test_words_of_a_tokenised_text_are_what_stands_between_blanks():
+    text = "the U.S. , he said , it 's <unk> .\n"
+    assert not learn("word", [text]).vocabulary.tokenised  # too little to tell
+    for found in (learn("word", [text], tokenised=True), learn("word", [text] * 30)):
+        assert found.vocabulary.tokenised
+        assert set(found.vocabulary.tokens[5:]) == {*text.split(), "\n"} - {"<unk>"}
+    for found in (learn("word", [text] * 30, tokenised=False), learn("word", [text])):
+        assert {"U", "S", ".", "'s"} < set(found.vocabulary.tokens)
+    for kind in ("byte", "char", "bpe"):
+        assert not learn(kind, [text] * 30, 300, tokenised=True).vocabulary.tokenised
+
+
+@pytest.mark.parametrize("tokenised", [False, True])
+@pytest.mark.parametrize("kind", ["char", "word", "bpe"])
+def test_no_token_of_lines_has_a_newline(kind, tokenised):
+    texts = ["a b\r\n\n  a b\n\n  a b\n", "b a\n\n  b"] * 9
+    with_newlines = learn(kind, texts, 400, tokenised=tokenised)
+    of_lines = learn(kind, texts, 400, tokenised=tokenised, lines=True)
+    tokens = [{*found.vocabulary.contents()} for found in (with_newlines, of_lines)]
+    alone = {b"\n", b"\r"} if kind == "bpe" else set()  # as every byte
+    assert any(b"\n" in token for token in tokens[0] - alone)
+    assert not any(b"\n" in token or b"\r" in token for token in tokens[1] - alone)
+    assert any(b"b" in token for token in tokens[1])
+    if kind == "bpe":
+        lines = [line for text in texts for line in text.splitlines()]
+        assert of_lines.vocabulary == learn(kind, lines, 400).vocabulary
 
 
 def test_byte_pairs_merge_the_most_frequent_pair_first():

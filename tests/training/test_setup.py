@@ -11,9 +11,10 @@ from regard.data.stream import MaskedStream, Stream
 from regard.errors import RegardError
 from regard.models.transformer import build
 from regard.text.learning import learn
+from regard.training.deciding import _rows
 from regard.training.runs import config_for
 from regard.training.settings import Settings
-from regard.training.setup import PLACES, _rows, device_for, plan
+from regard.training.setup import PLACES, device_for, plan
 from regard.training.vocabularies import vocabulary_for
 
 WORDS = ("the", "a", "cat", "dog", "sat", "ran", "on", "under", "mat", "tree", "and", "then", "it")
@@ -340,7 +341,7 @@ def test_rows_are_tried_on_the_widest_pairs(tmp_path, monkeypatch):
         attempt(2)
         return most
 
-    monkeypatch.setattr("regard.training.setup.rows_that_fit", fits)
+    monkeypatch.setattr("regard.training.deciding.rows_that_fit", fits)
     objective = replace_logits(made.objective, seen)
     rows = _rows(made.config, objective, made.feed, made.settings, made.device, made.precision)
     steps = [made.feed.step(step) for step in range(20)]

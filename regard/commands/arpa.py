@@ -1,0 +1,105 @@
+"""`regard arpa`: n-gram models to and from the format of KenLM and SRILM."""
+
+import math
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import tyro
+from rich.console import Console
+from rich.text import Text
+
+from regard.commands.choosing import check_free
+from regard.commands.names import check_writable
+from regard.errors import RegardError
+from regard.interchange.arpa import read_arpa, write_arpa
+from regard.loading import is_folder
+from regard.models.ngram import NGram, NGramConfig, tensors_of
+from regard.models.table import Table
+from regard.text.specials import BOS, EOS, SPECIALS, UNK
+from regard.text.tokenizer import Tokenizer
+from regard.text.vocabulary import Vocabulary
+from regard.training.log import Log
+from regard.training.runs import open_run, write_run, write_weights
+from regard.training.settings import (
+    DataSettings,
+    ModelSettings,
+    Settings,
+    TokenizerSettings,
+    TrainingSettings,
+)
+
+UNHEARD = -100.0 * math.log(10)  # of unknown words, where a file has nothing for them, as KenLM
+
+
+@dataclass(frozen=True)
+class Arpa:
+    """Write an n-gram run as an ARPA file, or make a run of such a file.
+
+    $ regard arpa runs/5 model.arpa.gz        for KenLM and SRILM
+    $ regard arpa model.arpa runs/theirs      then evaluate, score, generate as ever
+    """
+
+    source: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="SOURCE")]
+    """The folder of an n-gram run, or an ARPA file, packed by gzip or not."""
+    target: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="TARGET")]
+    """The file to write (.gz packs it), or the folder of a new run."""
+
+    def run(self, console: Console) -> None:
+        source, target = Path(self.source).expanduser(), Path(self.target).expanduser()
+        said = _exported(source, target) if is_folder(source) else _imported(source, target)
+        console.print(Text(said), soft_wrap=True)
+
+
+def _exported(folder: Path, path: Path) -> str:
+    run = open_run(folder)
+    if not isinstance(run.module, NGram):
+        raise RegardError(f"{folder} is no n-gram model; ARPA holds nothing else")
+    check_writable(path)
+    table = run.module.table
+    write_arpa(table, run.tokenizer.vocabulary.tokens, path)
+    return f"wrote {path}: {_counts(table)}"
+
+
+def _imported(path: Path, folder: Path) -> str:
+    check_free(folder)
+    found, words = read_arpa(path)
+    ids, tokens = numbered(words)
+    table = found.renumbered(ids, len(tokens))
+    if table.begin != BOS:
+        raise RegardError(f"{path} has no <s>, with which every text begins")
+    if not np.isfinite(table.levels[0].logprobs[EOS]):
+        raise RegardError(f"{path} has no </s>, with which every text ends")
+    single = table.levels[0].logprobs
+    if not np.isfinite(single[UNK]):
+        single[UNK] = UNHEARD
+    tokenizer = Tokenizer(Vocabulary("word", tokens, tokenised=True))
+    config = NGramConfig(len(tokens), table.order)
+    settings = Settings(
+        DataSettings(train=(str(path.resolve()),), lines="yes", held_out=0.0),
+        replace(TokenizerSettings(), kind="word", tokenised="yes", vocabulary=len(tokens)),
+        ModelSettings("ngram", {"order": table.order}),
+        training=replace(TrainingSettings(), steps=table.order, device="cpu"),
+    )
+    write_run(folder, settings, config, [tokenizer])
+    write_weights(folder, tensors_of(table))
+    log = Log(folder)
+    log.write({"event": "counted", "step": table.order, "time": 0.0, "message": _counts(table)})
+    log.write({"event": "end", "step": table.order, "time": 0.0, "reason": "finished"})
+    log.close()
+    return f"made {folder}: {_counts(table)}"
+
+
+def numbered(words: list[str]) -> tuple[np.ndarray, tuple[str, ...]]:
+    """The ids (words,) that an ARPA file's words get here, and the vocabulary they stand in."""
+    known = {word: place for place, word in enumerate(SPECIALS)}
+    if "<unk>" not in words:
+        known["<UNK>"] = UNK  # as SRILM may have it
+    tokens = [*SPECIALS, *(word for word in words if word not in known)]
+    places = {word: place for place, word in enumerate(tokens)} | known
+    return np.array([places[word] for word in words], np.int64), tuple(tokens)
+
+
+def _counts(table: Table) -> str:
+    return ", ".join(f"{len(level.keys):,} {n}-grams" for n, level in enumerate(table.levels, 1))

@@ -1,0 +1,74 @@
+"""Every family of models: the settings that tell its members apart, their names, their modules."""
+
+from dataclasses import fields, replace
+from typing import Any
+
+import torch
+
+from regard.errors import RegardError, nearest
+from regard.models.bag import Bag, BagConfig
+from regard.models.config import TransformerConfig
+from regard.models.ngram import NGram, NGramConfig
+from regard.models.presets import DIAL, DIALLED, PRESETS, preset
+from regard.models.transformer import Transformer, usable
+from regard.models.transformer import build as build_transformer
+from regard.models.word2vec import Word2VecConfig, WordVectors
+
+Config = TransformerConfig | NGramConfig | Word2VecConfig | BagConfig
+Writer = Transformer | NGram | Bag  # they answer the protocol
+Model = Writer | WordVectors
+
+NGRAM = NGramConfig()
+WORDS = Word2VecConfig()
+BAG = BagConfig()
+OTHERS: dict[str, Config] = {
+    "unigram": replace(NGRAM, order=1),
+    "bigram": replace(NGRAM, order=2),
+    "trigram": replace(NGRAM, order=3),
+    "ngram": NGRAM,
+    "word2vec": WORDS,
+    "skip-gram": WORDS,
+    "cbow": replace(WORDS, method="cbow"),
+    "bag-linear": BAG,
+    "bag-perceptron": replace(BAG, layers=1),
+}
+ABOUT = {
+    "unigram": "a bag of words: how often each token stands, order ignored",
+    "bigram": "each token by the one before it",
+    "trigram": "each token by the two before it",
+    "ngram": "each token by the last four (or --order), interpolated modified Kneser–Ney",
+    "word2vec": "word vectors by skip-gram: each word predicts those near it",
+    "skip-gram": "the same",
+    "cbow": "word vectors by continuous bag of words: those near a place predict the word there",
+    "bag-linear": "labels texts (--pairs) by their words, order ignored: logistic regression",
+    "bag-perceptron": "the same with a hidden layer",
+}
+
+
+def named(name: str) -> Config:
+    """The settings that a model's name stands for."""
+    if name in OTHERS:
+        return OTHERS[name]
+    if name not in PRESETS and not DIAL.fullmatch(name):
+        known = [*PRESETS, *DIALLED, *OTHERS]
+        raise RegardError(f"no model is called {name!r}; {nearest(name, known)}")
+    return preset(name)
+
+
+def settings_of(name: str) -> list[str]:
+    """What can be changed in a model of this name; in a Transformer, if there is no such model."""
+    return [f.name for f in fields(OTHERS.get(name) or TransformerConfig)]
+
+
+def build(config: Config | str, device: torch.device | str | None = None) -> Any:
+    """The module that a config (or a model's name) describes, freshly initialised.
+
+    On the `meta` device it takes no memory.
+    """
+    config = named(config) if isinstance(config, str) else config
+    if isinstance(config, NGramConfig):
+        return NGram(config)
+    if isinstance(config, TransformerConfig):
+        return build_transformer(config, device)
+    with usable(device or torch.get_default_device()):
+        return Bag(config) if isinstance(config, BagConfig) else WordVectors(config)

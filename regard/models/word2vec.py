@@ -1,0 +1,158 @@
+"""Word vectors (M2): words that stand in the same company get vectors that point the same way.
+
+word2vec (Mikolov et al. 2013) is a network of two linear layers without anything between them.
+Skip-gram reads one word and predicts each word near it; continuous bag of words reads the mean of
+the words near a place and predicts the one in the middle. A softmax over the whole vocabulary
+would cost more than all else, so it is replaced: by telling the right word from a few drawn ones
+(`negative`), or by a path of yes-or-no questions down a Huffman tree (`hierarchical`).
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal, get_args
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from regard.errors import Problems, RegardError, nearest
+
+Method = Literal["skip-gram", "cbow"]
+Loss = Literal["negative", "hierarchical"]
+# Beyond these a number is a mistake.
+LARGEST = {"vocabulary": 2**26, "width": 2**16, "window": 1000, "negatives": 1000}
+
+
+@dataclass(frozen=True)
+class Word2VecConfig:
+    """Everything that tells one set of word vectors from another."""
+
+    kind: ClassVar[Literal["vectors"]] = "vectors"
+    context: ClassVar[int] = 1 << 26
+
+    vocabulary: int = 50257
+    width: int = 100
+    method: Method = "skip-gram"
+    loss: Loss = "negative"
+    window: int = 5  # words to each side, at most; each place draws its own from 1 to this
+    negatives: int = 5  # drawn words for each right one
+    subsample: float = 1e-4  # words with a larger share of the text are thinned; 0: none is
+    power: float = 0.75  # drawn words are as frequent as count ** power
+    phrases: float = 0.0  # two words that score more are one, as new_york; 100 is usual; 0: none
+
+    def __post_init__(self) -> None:
+        problems = Problems("word vectors")
+        for name, most in LARGEST.items():
+            value = getattr(self, name)
+            whole = isinstance(value, int) and not isinstance(value, bool)
+            good = whole and 1 <= value <= most
+            problems.require(good, f"{name} must be a number from 1 to {most}, not {value!r}")
+        for name, choices in (("method", get_args(Method)), ("loss", get_args(Loss))):
+            value = getattr(self, name)
+            hint = nearest(str(value), choices)
+            problems.require(value in choices, f"{name} cannot be {value!r}; {hint}")
+        for name in ("subsample", "power", "phrases"):
+            value = getattr(self, name)
+            number = isinstance(value, (int, float)) and not isinstance(value, bool)
+            good = number and 0 <= value < math.inf
+            problems.require(good, f"{name} must be a number that is not negative, not {value!r}")
+        problems.report()
+
+    def resolved(self) -> "Word2VecConfig":
+        """Itself: nothing is left open."""
+        return self
+
+
+class WordVectors(nn.Module):
+    """The two layers: `input` (vocabulary, width) is read, `output` is compared with.
+
+    With the loss `negative`, `output` has a row for each word; with `hierarchical`, one for each
+    inner node of the Huffman tree.
+    """
+
+    def __init__(self, config: Word2VecConfig) -> None:
+        super().__init__()
+        self.config = config
+        rows = config.vocabulary - (config.loss == "hierarchical")
+        self.input = nn.Parameter(torch.empty(config.vocabulary, config.width))
+        self.output = nn.Parameter(torch.empty(rows, config.width))
+        nn.init.uniform_(self.input, -0.5 / config.width, 0.5 / config.width)
+        nn.init.zeros_(self.output)
+
+    @property
+    def device(self) -> torch.device:
+        """Where they are."""
+        return self.input.device
+
+    def vectors(self, layer: Literal["input", "output"] = "input") -> Tensor:
+        """A vector for each word (vocabulary, width): the embedding matrix E, transposed.
+
+        By default the first layer's, for both methods, as word2vec and gensim have it. The lectures
+        take the first layer for skip-gram but the second for continuous bag of words, where it is
+        the one that each word is predicted with: that is `layer="output"`. With the hierarchical
+        loss the second layer belongs to the nodes of a tree, and words have none.
+        """
+        if layer not in ("input", "output"):
+            raise RegardError(f"there is no layer {layer!r}; {nearest(layer, ('input', 'output'))}")
+        if layer == "output" and self.config.loss == "hierarchical":
+            raise RegardError(
+                "with the hierarchical loss the output layer has no vectors of words; "
+                "take the input layer, or train with the loss 'negative'"
+            )
+        return (self.input if layer == "input" else self.output).detach()
+
+
+@dataclass(frozen=True)
+class Tree:
+    """The way between each word and the root: frequent words are near it."""
+
+    nodes: np.ndarray  # (vocabulary, depth) the inner nodes on it, the root last; 0 beyond its end
+    turns: np.ndarray  # (vocabulary, depth) +1 or -1 for each; 0 beyond its end
+
+
+def huffman(counts: np.ndarray | Sequence[int]) -> Tree:
+    """The tree in which Σ count · (nodes on the way) is least; counts (vocabulary,).
+
+    Words that are never counted are left out: there is no way to them.
+    """
+    counts = np.asarray(counts)
+    words = np.flatnonzero(counts > 0)
+    if len(words) < 2:
+        raise RegardError(f"a tree needs at least 2 words that occur, not {len(words)}")
+    words = words[np.argsort(counts[words], kind="stable")]  # rarest first
+    leaves, inner = len(words), len(words) - 1
+    weight = [*counts[words].tolist(), *[math.inf] * inner]
+    above = np.zeros(leaves + inner, np.int64)
+    turn = np.zeros(leaves + inner, np.int8)
+    # Nodes are made in the order of their weights, so the two lightest without a parent are at the
+    # front of two queues: of the leaves, and of the inner nodes.
+    leaf, node = 0, leaves
+    for made in range(leaves, leaves + inner):
+        total = 0
+        for side in (1, -1):
+            if leaf < leaves and weight[leaf] <= weight[node]:
+                light, leaf = leaf, leaf + 1
+            else:
+                light, node = node, node + 1
+            total += weight[light]
+            above[light], turn[light] = made, side
+        weight[made] = total
+    return _ways(words, above, turn, len(counts))
+
+
+def _ways(words: np.ndarray, above: np.ndarray, turn: np.ndarray, vocabulary: int) -> Tree:
+    """All ways at once, one step up at a time; the root is node 0."""
+    root = len(above) - 1
+    at = np.arange(len(words))
+    nodes, turns = [], []
+    while (at != root).any():
+        inside = at != root
+        nodes.append(np.where(inside, root - above[at], 0))
+        turns.append(np.where(inside, turn[at], 0))
+        at = np.where(inside, above[at], root)
+    depth = len(nodes)
+    tree = Tree(np.zeros((vocabulary, depth), np.int64), np.zeros((vocabulary, depth), np.int8))
+    tree.nodes[words] = np.stack(nodes, axis=1)
+    tree.turns[words] = np.stack(turns, axis=1)
+    return tree

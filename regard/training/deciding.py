@@ -1,0 +1,243 @@
+"""The last step to a job: what depends on model, data and machine together."""
+
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from regard.data.batch import Batch, Feed
+from regard.data.stream import Stream
+from regard.errors import RegardError
+from regard.models.bag import BagConfig
+from regard.models.config import TransformerConfig
+from regard.models.families import Config, build
+from regard.models.ngram import NGramConfig
+from regard.models.word2vec import Word2VecConfig
+from regard.text.tokenizer import Tokenizer
+from regard.training.fitting import rows_that_fit
+from regard.training.job import recompute
+from regard.training.objectives import Objective, loss, objective_for
+from regard.training.optimizers import peak_for
+from regard.training.precision import Precision, choose, computing
+from regard.training.schedules import warmup
+from regard.training.settings import Settings
+
+OFTEN = 50  # steps between validations, at least: a pass over what is held out takes a while
+EPOCHS, WORD_RATE = 5, 0.025  # of word2vec, as its authors have them
+PIECE = 1 << 14  # tokens of a step of word2vec
+LINEAR_RATE, PERCEPTRON_RATE = 0.1, 0.01  # of classifiers of bags of words
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A run, ready to be started or described."""
+
+    settings: Settings  # resolved
+    config: Config
+    objective: Objective
+    feed: Feed
+    tokenizers: Sequence[Tokenizer]  # the target's, and the source's where it is another
+    device: torch.device
+    precision: Precision
+    compiled: bool
+    data: Mapping[str, str]  # what was found, for people
+    warnings: Sequence[str]
+    valid_bytes: int
+    train_tokens: int
+    valid_tokens: int
+    digest: str = ""  # of data and division
+
+
+@dataclass(frozen=True)
+class Made:
+    """What reading the data gave."""
+
+    settings: Settings
+    config: Config
+    feed: Callable[[int], Feed]  # by the tokens of a step
+    tokenizers: Sequence[Tokenizer]
+    data: Mapping[str, str]
+    warnings: Sequence[str]
+    train_tokens: int
+    valid_tokens: int
+    valid_bytes: int = 0
+    digest: str = ""
+
+
+def decided(made: Made, device: torch.device) -> Plan:
+    """Decide what depends on model, data and machine together."""
+    settings, config = made.settings, made.config
+    training, optimizer = settings.training, settings.optimizer
+    objective = objective_for(config, settings.data.pairs)
+    if isinstance(config, NGramConfig):
+        return _once(made, objective, config.order)
+    if isinstance(config, Word2VecConfig):
+        return _passes(made, objective, device)
+    precision = choose(training.precision, device)
+    feed = made.feed(training.tokens_per_step)
+    if training.epochs:
+        training = replace(training, steps=_steps(feed, training.epochs))
+        settings = replace(settings, training=training)
+    steps = training.steps
+    every = training.validate_every or min(steps, max(OFTEN, steps // 20))
+    training = replace(
+        training,
+        device=str(device),
+        precision=precision,
+        compile="yes" if _compiled(settings, config, device) else "no",
+        validate_every=every,
+        checkpoint_every=training.checkpoint_every or every,
+        sample_every=training.sample_every or every,
+        log_every=training.log_every or max(1, steps // 200),
+        rows=training.rows or _rows(config, objective, feed, settings, device, precision),
+    )
+    optimizer = replace(optimizer, peak=optimizer.peak or _peak(config))
+    schedule = replace(settings.schedule, warmup=warmup(settings.schedule, steps))
+    settings = replace(settings, training=training, optimizer=optimizer, schedule=schedule)
+    return replace(_planned(made, settings, objective, device), feed=feed)
+
+
+def _peak(config: TransformerConfig | BagConfig) -> float:
+    if isinstance(config, BagConfig):
+        return PERCEPTRON_RATE if config.layers else LINEAR_RATE
+    return peak_for(config.width)
+
+
+def _steps(feed: Feed, epochs: float) -> int:
+    """After how many steps the data has been seen so often."""
+    most = 1
+    while feed.epoch(most) < epochs:
+        most *= 2
+    return bisect_left(range(most), epochs, lo=1, key=feed.epoch)
+
+
+def _passes(made: Made, objective: Objective, device: torch.device) -> Plan:
+    """A plan for word vectors, which are made in whole passes over the text."""
+    settings = made.settings
+    training = settings.training
+    if training.epochs != int(training.epochs):
+        raise RegardError(
+            f"word vectors are made in whole passes over the text, not {training.epochs}; "
+            "set training.epochs to a whole number"
+        )
+    epochs = int(training.epochs) or EPOCHS
+    steps = epochs * -(-made.train_tokens // PIECE)
+    every = training.checkpoint_every or max(1, steps // 10)
+    training = replace(
+        training,
+        steps=steps,
+        epochs=float(epochs),
+        tokens_per_step=PIECE,
+        device=str(device),
+        precision="float32",
+        compile="no",
+        rows=1,
+        checkpoint_every=every,
+        sample_every=training.sample_every or every,
+        log_every=training.log_every or max(1, steps // 200),
+    )
+    optimizer = replace(settings.optimizer, peak=settings.optimizer.peak or WORD_RATE)
+    settings = replace(settings, training=training, optimizer=optimizer)
+    return _planned(made, settings, objective, device)
+
+
+def _planned(made: Made, settings: Settings, objective: Objective, device: torch.device) -> Plan:
+    """A plan whose settings are decided."""
+    training = settings.training
+    return Plan(
+        settings,
+        made.config,
+        objective,
+        made.feed(training.tokens_per_step),
+        made.tokenizers,
+        device,
+        choose(training.precision, device),
+        training.compile == "yes",
+        made.data,
+        made.warnings,
+        made.valid_bytes,
+        made.train_tokens,
+        made.valid_tokens,
+        made.digest,
+    )
+
+
+def _once(made: Made, objective: Objective, steps: int) -> Plan:
+    """A plan without an optimizer: the data is read once, in so many steps."""
+    training = replace(
+        made.settings.training,
+        steps=steps,
+        device="cpu",
+        precision="float32",
+        compile="no",
+        rows=1,
+        log_every=1,
+    )
+    settings = replace(made.settings, training=training)
+    return _planned(made, settings, objective, torch.device("cpu"))
+
+
+# FLOPs of a whole run from which compiling is tried: a minute of work at a third of an H200's peak.
+# In a run of one minute that did little of it, compiling took 17 s and did not pay.
+WORTH_COMPILING = 2e16
+
+
+def _compiled(settings: Settings, config: Config, device: torch.device) -> bool:
+    """Compiling pays on a GPU, for rows of one shape, when there is enough to do."""
+    training = settings.training
+    if training.compile == "auto":
+        weights = sum(weight.numel() for weight in build(config, "meta").parameters())
+        flops = 6.0 * weights * training.tokens_per_step * training.steps
+        return device.type == "cuda" and not settings.data.pairs and flops > WORTH_COMPILING
+    return training.compile == "yes"
+
+
+def _rows(
+    config: Config,
+    objective: Objective,
+    feed: Feed,
+    settings: Settings,
+    device: torch.device,
+    precision: Precision,
+) -> int:
+    """How many rows to compute at once: all of a step's, or as many as fit the memory."""
+    module, training = build(config, device), settings.training
+    if precision == "bf16-weights":
+        module.to(torch.bfloat16)
+    batch = _widest(feed)
+    beside: list[Tensor] = []
+    if device.type == "cuda":  # elsewhere what a row keeps is counted, not tried
+        if training.recompute:
+            recompute(module)
+        # Moments take their room from the start; so do masters and their gradients, and means.
+        copies = 2 + 2 * (precision == "bf16-weights") + 2 * bool(training.ema)
+        weights = [weight for weight in module.parameters() for _ in range(copies)]
+        beside = [torch.empty_like(weight, dtype=torch.float32) for weight in weights]
+
+    def attempt(rows: int) -> None:
+        part = _repeated(batch, rows).to(device)
+        with computing(precision, device, objective.varied):
+            loss(objective.logits(module, part), part.targets).backward()
+        module.zero_grad(set_to_none=True)
+
+    most = max(step.rows for step in _first_steps(feed))
+    fitting = rows_that_fit(attempt, most, device)
+    del beside
+    return fitting
+
+
+def _first_steps(feed: Feed) -> list[Batch]:
+    """Enough steps to see how rows vary: not at all in a stream."""
+    return [feed.step(step) for step in range(1 if isinstance(feed, Stream) else 20)]
+
+
+def _widest(feed: Feed) -> Batch:
+    """One row as long as rows get, sources too."""
+    batch = max(_first_steps(feed), key=lambda found: found.positions / found.rows)
+    return batch.each(lambda tensor: tensor[:1])
+
+
+def _repeated(batch: Batch, rows: int) -> Batch:
+    return batch.each(lambda tensor: tensor.expand(rows, *tensor.shape[1:]).contiguous())

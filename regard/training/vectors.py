@@ -1,0 +1,456 @@
+"""How word vectors learn (M2): a step is a pure function of its number, and all of it is products.
+
+A step reads a fixed piece of the text, drops what is not a word and thins the frequent ones. What
+is left is cut into blocks of consecutive places. The drawn words are shared by the places of a
+block, each weighted so that what is expected is what word2vec does with its own draws for every
+prediction; so all scores of a block are a few matrix products, and each word is read and written
+once for its place, not once for each pair that it is in. In skip-gram the pairs outside of the
+windows are computed for nothing, which is several times cheaper than to pick the others out.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import torch
+from numpy.lib.stride_tricks import as_strided, sliding_window_view
+from torch import Tensor
+
+from regard.data.order import generator, shuffled
+from regard.errors import Problems, RegardError
+from regard.models.word2vec import Word2VecConfig, WordVectors, huffman
+from regard.text.specials import BOS, EOS, SPECIALS
+
+PIECE = 1 << 14  # tokens that a step reads; windows do not reach out of it
+SMALLEST = 1e-37  # a probability whose logarithm is finite
+
+
+class Ids(Protocol):
+    """A text as token ids, of which any part can be read; what is not a word is a special."""
+
+    def __len__(self) -> int: ...
+
+    def read(self, start: int, stop: int) -> np.ndarray:
+        """The ids from `start` up to `stop` or the end, (tokens,)."""
+        ...
+
+
+@dataclass(frozen=True)
+class Cut:
+    """How a piece is cut up."""
+
+    places: int  # in a block
+    shared: int  # drawn words that the places of a block share
+    blocks: int  # in a group, at most; a group learns from the vectors as they were before it
+
+
+class Drawn(NamedTuple):
+    """All that is random in a step; at the end it is padded with places whose windows are empty."""
+
+    words: np.ndarray  # (window + groups · blocks · places + window,) what is left of the text
+    left: np.ndarray  # (groups, blocks, places) how far the window of each reaches back
+    right: np.ndarray  # (groups, blocks, places) and on
+    noise: np.ndarray  # (groups, blocks, shared) the drawn words
+
+
+class Learned(NamedTuple):
+    """What a step says of itself."""
+
+    loss: float  # the sum over all predictions
+    predictions: int  # pairs of words for skip-gram, places for continuous bag of words
+
+
+class VectorSteps:
+    """The steps that make word vectors from a text: `advance` with 0, 1, … up to the length."""
+
+    def __init__(
+        self,
+        config: Word2VecConfig,
+        tokens: Ids,
+        counts: np.ndarray,
+        *,
+        epochs: int = 5,
+        seed: int = 0,
+        rate: float = 0.025,
+        last_rate: float = 1e-4,
+        device: torch.device | str = "cpu",
+        cut: Cut | None = None,
+        piece: int = PIECE,
+    ) -> None:
+        """counts (vocabulary,) say how often each id is in the text; a special's is not used."""
+        words = _counted(config, counts)
+        self.config, self.tokens, self.seed, self.epochs = config, tokens, seed, epochs
+        self.first_rate, self.last_rate = rate, last_rate
+        self.cut = cut or CUTS[config.method, config.loss]
+        self.piece = piece
+        self.pieces = -(-len(tokens) // piece)
+        self.kept = _kept(words, config.subsample)
+        self.noise = _heaped(words, config.power)
+        self.loss: Loss = LOSSES[config.loss](config, words, torch.device(device))
+        self.method: Method = METHODS[config.method](config, self.cut, torch.device(device))
+        self._check()
+
+    def _check(self) -> None:
+        problems = Problems("word vectors")
+        problems.require(len(self.tokens) > 0, "there is no text to learn from")
+        problems.require(self.epochs >= 1, f"epochs must be at least 1, not {self.epochs}")
+        good = 0 < self.first_rate < math.inf and 0 <= self.last_rate <= self.first_rate
+        told = f"{self.first_rate} to {self.last_rate}"
+        problems.require(good, f"the learning rate must fall from above 0 to no less, not {told}")
+        problems.report()
+
+    def __len__(self) -> int:
+        return self.epochs * self.pieces
+
+    def rate(self, step: int) -> float:
+        """The learning rate of a step, which falls linearly."""
+        return self.first_rate + (self.last_rate - self.first_rate) * step / len(self)
+
+    def draw(self, step: int) -> Drawn:
+        """What a step learns from. Pieces come in another order in each epoch."""
+        epoch, turn = divmod(step, self.pieces)
+        start = int(shuffled(turn, self.pieces, self.seed, epoch)) * self.piece
+        ids = self.tokens.read(start, start + self.piece)
+        draws = generator(self.seed, epoch, turn)
+        kept = np.flatnonzero(draws.random(len(ids), np.float32) < self.kept[ids])
+        before, behind = _neighbours(np.cumsum((ids == BOS) | (ids == EOS))[kept])
+        cut, window = self.cut, self.config.window
+        reach = draws.integers(1, window + 1, len(kept))
+        blocks = max(-(-len(kept) // cut.places), 1)
+        groups = -(-blocks // cut.blocks)
+        blocks = -(-blocks // groups)  # as many in each
+        words = np.zeros(groups * blocks * cut.places + 2 * window, np.int64)
+        words[window : window + len(kept)] = ids[kept]
+        places = (groups, blocks, cut.places)
+        noise = np.searchsorted(self.noise, draws.random((groups, blocks, cut.shared)), "right")
+        left, right = np.minimum(reach, before), np.minimum(reach, behind)
+        return Drawn(words, _padded(left, places), _padded(right, places), noise)
+
+    @torch.no_grad()
+    def advance(self, vectors: WordVectors, step: int) -> Learned:
+        """Take a step: change the vectors in place."""
+        if not 0 <= step < len(self):
+            raise RegardError(f"there are {len(self)} steps, numbered from 0; {step} is none")
+        drawn, rate = self.draw(step), self.rate(step)
+        groups = self.method.groups(drawn)
+        losses = [learn(vectors, group, self.loss, rate) for group in groups]
+        loss = torch.cat(losses).double().cpu().numpy().sum()
+        return Learned(float(loss), self.method.predictions(drawn))
+
+
+def _counted(config: Word2VecConfig, counts: np.ndarray) -> np.ndarray:
+    """How often each word is there (vocabulary,); 0 for specials."""
+    found = np.array(counts, np.float64)
+    if found.shape != (config.vocabulary,):
+        raise RegardError(
+            f"{config.vocabulary} counts are needed, one for each id of the vocabulary"
+        )
+    found[: len(SPECIALS)] = 0
+    if np.count_nonzero(found) < 2:
+        raise RegardError("word vectors need a text with at least 2 different words")
+    return found
+
+
+def _kept(words: np.ndarray, subsample: float) -> np.ndarray:
+    """The share of each word's occurrences that is kept (vocabulary,); none of what is no word."""
+    ratio = subsample * words.sum() / np.maximum(words, 1)
+    kept = np.sqrt(ratio) + ratio if subsample else np.ones(len(words))
+    return np.where(words > 0, kept, 0).astype(np.float32)
+
+
+def _heaped(words: np.ndarray, power: float) -> np.ndarray:
+    """Where each word's share of the draws from [0, 1) ends, (vocabulary,)."""
+    shares = np.power(words, power, where=words > 0, out=np.zeros(len(words)))
+    ends = np.cumsum(shares)
+    return ends / ends[-1]
+
+
+def _neighbours(sequence: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """How many places of its own sequence are before and behind each; sequence (places,) rises."""
+    starts = np.flatnonzero(np.diff(sequence, prepend=-1))
+    lengths = np.diff(starts, append=len(sequence))
+    before = np.arange(len(sequence)) - np.repeat(starts, lengths)
+    return before, np.repeat(lengths, lengths) - before - 1
+
+
+def _padded(values: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    filled = np.zeros(shape, np.int64)
+    filled.reshape(-1)[: len(values)] = values
+    return filled
+
+
+# The output layer: hidden vectors are compared with its rows, alike for both methods.
+
+
+class Targets(NamedTuple):
+    """Which rows of the output layer a block's hidden vectors should agree with, or should not."""
+
+    rows: Tensor  # (blocks, targets)
+    weights: Tensor  # (blocks, places, targets) how often each is a target of each place
+    signs: Tensor | float  # (blocks, 1, targets) or for all: +1 should agree, -1 should not
+
+
+class Changes(NamedTuple):
+    """The way down: minus the gradients of the loss, and the loss."""
+
+    hidden: Tensor  # (blocks, places, width)
+    rows: Tensor  # (blocks, targets, width)
+    losses: Tensor  # (blocks,) -Σ weight · log σ(sign · hidden · row)
+
+
+def changes(output: Tensor, hidden: Tensor, targets: Targets) -> Changes:
+    """How hidden vectors (blocks, places, width) and their targets' rows should change."""
+    blocks, count = targets.rows.shape
+    rows = output.index_select(0, targets.rows.flatten()).view(blocks, count, -1)
+    single = hidden.shape[1] == count == 1  # then a product of matrices takes twice as long
+    scores = (hidden * rows).sum(-1, keepdim=True) if single else torch.bmm(hidden, rows.mT)
+    agree = scores.mul_(targets.signs).sigmoid_()  # (blocks, places, targets)
+    weights = targets.weights.to(agree.dtype)
+    pull = torch.addcmul(weights, weights, agree, value=-1).mul_(targets.signs)
+    losses = agree.clamp_min_(SMALLEST).log_().mul_(weights).flatten(1).sum(1).neg_()
+    if single:
+        return Changes(pull * rows, pull * hidden, losses)
+    return Changes(torch.bmm(pull, rows), torch.bmm(pull.mT, hidden), losses)
+
+
+def add(matrix: Tensor, rows: Tensor, change: Tensor, rate: float) -> None:
+    """matrix[rows] += rate · change, where rows may repeat; to the bit the same each time."""
+    flat, rows = change.reshape(-1, change.shape[-1]), rows.flatten()
+    if matrix.is_cuda:  # where index_add_ adds in any order
+        matrix.index_put_((rows,), flat * rate, accumulate=True)
+    else:
+        matrix.index_add_(0, rows, flat, alpha=rate)
+
+
+class Group(Protocol):
+    """Blocks that learn together: which input rows make hidden vectors, and what those predict."""
+
+    @property
+    def noise(self) -> Tensor:
+        """The drawn words, (blocks, shared)."""
+        ...
+
+    def read(self, table: Tensor) -> Tensor:
+        """The hidden vectors (places, width), from the input rows (vocabulary, width)."""
+        ...
+
+    def write(self, table: Tensor, change: Tensor, rate: float) -> None:
+        """Change the input rows as the hidden vectors should change (places, width)."""
+        ...
+
+    def predicted(self) -> tuple[Tensor, Tensor]:
+        """Words (parts, words), and how often places predict them (parts, places, words)."""
+        ...
+
+    def others(self) -> Tensor:
+        """How often a place predicts anything but a drawn word, (blocks, places, shared)."""
+        ...
+
+
+def learn(vectors: WordVectors, group: Group, loss: "Loss", rate: float) -> Tensor:
+    """Change the vectors in place; return the losses, whose sum is that of the group."""
+    hidden = group.read(vectors.input)
+    change = torch.zeros_like(hidden)
+    found = []
+    for targets in loss.targets(group):
+        blocked = hidden.view(len(targets.rows), -1, hidden.shape[-1])
+        found.append((targets.rows, changes(vectors.output, blocked, targets)))
+    for rows, each in found:
+        change += each.hidden.view_as(hidden)
+        add(vectors.output, rows, each.rows, rate)
+    group.write(vectors.input, change, rate)
+    return torch.cat([each.losses for _, each in found])
+
+
+class Loss(Protocol):
+    """What stands in for a softmax over the whole vocabulary."""
+
+    def targets(self, group: Group) -> list[Targets]: ...
+
+
+class Negative:
+    """The right words should agree, the drawn ones should not, unless they are the right ones."""
+
+    def __init__(self, config: Word2VecConfig, counts: np.ndarray, device: torch.device) -> None:
+        self.negatives = config.negatives
+
+    def targets(self, group: Group) -> list[Targets]:
+        wrong = group.others().mul_(self.negatives / group.noise.shape[1])
+        return [Targets(*group.predicted(), 1.0), Targets(group.noise, wrong, -1.0)]
+
+
+class Hierarchical:
+    """Every node on the way to the right word should agree with the turn to be taken there."""
+
+    def __init__(self, config: Word2VecConfig, counts: np.ndarray, device: torch.device) -> None:
+        tree = huffman(counts)
+        self.nodes = torch.from_numpy(tree.nodes).to(device)
+        self.turns = torch.from_numpy(tree.turns).float().to(device)
+
+    def targets(self, group: Group) -> list[Targets]:
+        words, weights = group.predicted()
+        nodes, turns = self.nodes[words], self.turns[words]  # (parts, words, depth)
+        each = weights[..., None] * turns.abs()[:, None]  # (parts, places, words, depth)
+        return [Targets(nodes.flatten(1), each.flatten(2), turns.flatten(1)[:, None])]
+
+
+# The input layer: what the two methods read and predict.
+
+
+class Method(Protocol):
+    """Makes groups of what was drawn."""
+
+    def groups(self, drawn: Drawn) -> Iterator[Group]: ...
+
+    def predictions(self, drawn: Drawn) -> int: ...
+
+
+class Pairs(NamedTuple):
+    """Places of skip-gram: each word predicts the words in its window, one by one."""
+
+    noise: Tensor  # (blocks, shared)
+    centres: Tensor  # (blocks, places) the words
+    contexts: Tensor  # (blocks, around) the words of the block and of a window to each side
+    near: Tensor  # (blocks, places, around) 1 where a context is in the window of a place, else 0
+
+    def read(self, table: Tensor) -> Tensor:
+        return table.index_select(0, self.centres.flatten())
+
+    def write(self, table: Tensor, change: Tensor, rate: float) -> None:
+        add(table, self.centres, change, rate)
+
+    def predicted(self) -> tuple[Tensor, Tensor]:
+        return self.contexts, self.near
+
+    def others(self) -> Tensor:
+        same = (self.contexts[:, :, None] == self.noise[:, None]).to(self.near.dtype)
+        return torch.baddbmm(self.near.sum(-1, keepdim=True), self.near, same, alpha=-1)
+
+
+class SkipGram:
+    """Makes groups of pairs."""
+
+    def __init__(self, config: Word2VecConfig, cut: Cut, device: torch.device) -> None:
+        self.window, self.device = config.window, device
+        offset = torch.arange(cut.places + 2 * self.window) - self.window
+        offset = offset - torch.arange(cut.places)[:, None]  # (places, around)
+        reach = torch.arange(self.window + 1)[:, None, None]
+        # (reaches · places, around): half a window, by how far it reaches and by its place
+        self.back = ((offset < 0) & (offset >= -reach)).float().flatten(0, 1).to(device)
+        self.on = ((offset > 0) & (offset <= reach)).float().flatten(0, 1).to(device)
+
+    def groups(self, drawn: Drawn) -> Iterator[Pairs]:
+        words, left, right, noise = (torch.from_numpy(each).to(self.device) for each in drawn)
+        groups, blocks, places = left.shape
+        at = torch.arange(places, device=self.device)
+        near = self.back.index_select(0, (left * places + at).flatten())
+        near += self.on.index_select(0, (right * places + at).flatten())
+        contexts = words.unfold(0, places + 2 * self.window, places).contiguous()
+        parts = zip(
+            noise,
+            words[self.window : -self.window].view(groups, blocks, places),
+            contexts.view(groups, blocks, -1),
+            near.view(groups, blocks, places, -1),
+            strict=True,
+        )
+        return (Pairs(*each) for each in parts)
+
+    def predictions(self, drawn: Drawn) -> int:
+        return int(drawn.left.sum() + drawn.right.sum())
+
+
+class Bags(NamedTuple):
+    """Places of continuous bag of words: the mean of a window predicts the word in the middle.
+
+    As in word2vec, each word of a window takes the whole change of the mean, not its share.
+    """
+
+    noise: Tensor  # (blocks, shared)
+    centres: Tensor  # (blocks, places) the words in the middle
+    counts: Tensor  # (blocks, places) how many are in each window, as float
+    words: Tensor  # (pairs,) those, window after window
+    starts: Tensor  # (places,) where each window begins in them
+    around: Tensor  # (around,) the words of the group and of a window to each side
+    sources: Tensor  # (pairs,) the places in whose windows each of these is, word after word
+    firsts: Tensor  # (around,) where those of each begin
+
+    def read(self, table: Tensor) -> Tensor:
+        sums = torch.embedding_bag(table, self.words, self.starts)[0]
+        return sums.div_(self.counts.clamp(min=1).view(-1, 1))
+
+    def write(self, table: Tensor, change: Tensor, rate: float) -> None:
+        add(table, self.around, torch.embedding_bag(change, self.sources, self.firsts)[0], rate)
+
+    def predicted(self) -> tuple[Tensor, Tensor]:
+        return self.centres.view(-1, 1), self.counts.clamp(max=1).view(-1, 1, 1)
+
+    def others(self) -> Tensor:
+        others = (self.centres[:, :, None] != self.noise[:, None]).to(self.counts.dtype)
+        return others.mul_(self.counts.clamp(max=1)[:, :, None])
+
+
+class BagOfWords:
+    """Makes groups of bags."""
+
+    def __init__(self, config: Word2VecConfig, cut: Cut, device: torch.device) -> None:
+        self.window, self.device = config.window, device
+        reach, offset = np.arange(self.window + 1), np.arange(-self.window, self.window + 1)
+        back = (offset < 0) & (offset >= -reach[:, None])
+        on = (offset > 0) & (offset <= reach[:, None])
+        self.masks = (back[:, None] | on).reshape(-1, len(offset))  # (left · right, offsets)
+
+    def groups(self, drawn: Drawn) -> Iterator[Bags]:
+        window, (groups, blocks, places) = self.window, drawn.left.shape
+        size, offsets = blocks * places, np.arange(2 * window + 1)
+        near = self.masks[drawn.left * (window + 1) + drawn.right].reshape(groups, size, -1)
+        # In whose window is a word? Place p has p + o in its own, in column o: those of one word
+        # are on a slant through `near`, which is a view with other strides.
+        wide = np.zeros((groups, size + 4 * window, len(offsets)), bool)
+        wide[:, 2 * window : -2 * window] = near
+        group, row, column = wide.strides
+        shape = (groups, size + 2 * window, len(offsets))
+        seen = as_strided(wide[:, 2 * window :], shape, (group, row, column - row))
+        parts = zip(
+            drawn.noise,
+            drawn.words[window:-window].reshape(groups, blocks, places),
+            (drawn.left + drawn.right).astype(np.float32),
+            _bags(near, drawn.words.take(np.arange(groups * size)[:, None] + offsets)),
+            sliding_window_view(drawn.words, shape[1])[::size].copy(),
+            _bags(seen, np.broadcast_to(np.arange(shape[1])[:, None] - offsets, shape)),
+            strict=True,
+        )
+        for noise, centres, counts, read, around, written in parts:
+            arrays = (noise, centres, counts, *read, around, *written)
+            yield Bags(*(torch.from_numpy(each).to(self.device) for each in arrays))
+
+    def predictions(self, drawn: Drawn) -> int:
+        return int(np.count_nonzero(drawn.left + drawn.right))
+
+
+def _bags(mask: np.ndarray, values: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """For each group the values where the mask (groups, rows, columns) holds, row after row.
+
+    And where each row's begin.
+    """
+    mask = np.ascontiguousarray(mask)
+    chosen = values.ravel().take(np.flatnonzero(mask))
+    counts = np.einsum("grc->gr", mask.view(np.int8), dtype=np.int64)
+    ends = np.cumsum(counts).reshape(counts.shape)
+    for starts, last in zip(ends - counts, ends[:, -1], strict=True):
+        yield chosen[starts[0] : last], starts - starts[0]
+
+
+# Chosen by speed among those that learn as well as one place at a time; see docs/measurements.md.
+CUTS = {
+    ("skip-gram", "negative"): Cut(8, 32, 32),
+    ("cbow", "negative"): Cut(32, 16, 32),
+    ("skip-gram", "hierarchical"): Cut(32, 0, 1),
+    ("cbow", "hierarchical"): Cut(32, 0, 1),
+}
+METHODS: dict[str, type[SkipGram] | type[BagOfWords]] = {"skip-gram": SkipGram, "cbow": BagOfWords}
+LOSSES: dict[str, type[Negative] | type[Hierarchical]] = {
+    "negative": Negative,
+    "hierarchical": Hierarchical,
+}
