@@ -41,12 +41,16 @@ soak: $(VENV)/dev
 # NANOGPT=folder, on a machine with CUDA, measures a checkout of nanoGPT beside ours.
 # TEXT=file measures preparing it; LOOP=file (CUDA) the whole loop on it against its bare step;
 # SHAKESPEARE=input.txt (CUDA) trains the character recipe, against nanoGPT if there is one;
-# TRANSLATOR=run SENTENCES=test.en translates with a small trained run, against CTranslate2 too.
+# TRANSLATOR=run SENTENCES=test.en translates with a small trained run, against CTranslate2 too;
+# COUNTED=train.txt COUNTED_TEST=test.txt counts n-grams, against KenLM (LMPLZ=its lmplz, if built);
+# WORDS=text [WORDS_MORE='--questions F --similarity F…'] makes word vectors, against gensim.
 bench: $(VENV)/dev
 	$(BIN)/python bench/transformer.py $(if $(NANOGPT),--nanogpt $(NANOGPT))
 	$(BIN)/python bench/decoding.py
 	$(if $(TEXT),$(BIN)/python bench/prepare.py $(TEXT))
-	$(if $(TRANSLATOR),$(BIN)/pip install --quiet -c constraints.txt -e '.[bench]')
+	$(if $(TRANSLATOR)$(COUNTED)$(WORDS),$(BIN)/pip install --quiet -c constraints.txt -e '.[bench]')
+	$(if $(COUNTED),$(BIN)/python bench/counting.py $(COUNTED) $(COUNTED_TEST) $(if $(LMPLZ),--lmplz $(LMPLZ)))
+	$(if $(WORDS),$(BIN)/python bench/word2vec.py $(WORDS) $(WORDS_MORE))
 	$(if $(TRANSLATOR),$(BIN)/python bench/translation.py $(TRANSLATOR) $(SENTENCES))
 	$(if $(LOOP),$(BIN)/python bench/loop.py $(LOOP))
 	$(if $(SHAKESPEARE),$(BIN)/python bench/shakespeare.py $(SHAKESPEARE) $(if $(NANOGPT),--nanogpt $(NANOGPT)))

@@ -368,3 +368,29 @@ def test_the_plan_of_another_seed_has_another_order_of_the_same_text(tmp_path):
     assert one.tokenizers[0].fingerprint == two.tokenizers[0].fingerprint
     assert not torch.equal(one.feed.step(0).tokens, two.feed.step(0).tokens)
     assert replace(two.settings.training, seed=0) == one.settings.training
+
+
+@pytest.mark.parametrize("epochs", [0.5, 1.0, 2.5])
+@pytest.mark.parametrize("of_pairs", [False, True])
+def test_epochs_become_the_first_step_at_which_the_data_was_seen_so_often(
+    tmp_path, epochs, of_pairs
+):
+    tables = {"training": {"epochs": epochs, "tokens_per_step": 64}}
+    given = paired(parallel(tmp_path)) if of_pairs else settings(text(tmp_path / "a.txt", 3000))
+    made = plan(given.changed(tables, "test"))
+    steps = made.settings.training.steps
+    assert made.feed.epoch(steps) >= epochs > made.feed.epoch(steps - 1)
+
+
+def test_lines_are_texts_where_that_is_asked_or_usual(tmp_path):
+    (tmp_path / "a.txt").write_text("the cat\n\nthe dog sat\n" * 50)
+    given = settings(str(tmp_path / "a.txt"), {"data": {"held_out": 0.0}})
+    assert plan(given).feed.train.stock.documents == 1
+    assert plan(given.changed({"data": {"lines": "yes"}}, "test")).feed.train.stock.documents == 150
+    counts = {"model": {"preset": "bigram"}, "data": {"train": [str(tmp_path / "a.txt")]}}
+    made = plan(Settings().changed(counts, "test"))
+    assert made.settings.data.lines == "yes"
+    assert made.tokenizers[0].kind == "word"
+    assert "\n" not in made.tokenizers[0].vocabulary.tokens
+    counts["data"]["lines"] = "no"
+    assert plan(Settings().changed(counts, "test")).feed.train.stock.documents == 1

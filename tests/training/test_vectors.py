@@ -1,5 +1,7 @@
 """Steps of word vectors, against word2vec as it is defined: one pair at a time."""
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -7,7 +9,7 @@ import torch
 from regard.errors import RegardError
 from regard.models.word2vec import Word2VecConfig, WordVectors, huffman
 from regard.text.specials import BOS, EOS, SPECIALS, UNK
-from regard.training.vectors import Cut, VectorSteps
+from regard.training.vectors import Cut, VectorSteps, learn
 
 WORDS = len(SPECIALS)  # the first word's id
 ALL = [(m, loss) for m in ("skip-gram", "cbow") for loss in ("negative", "hierarchical")]
@@ -68,26 +70,25 @@ class Twin:
     def step(self, drawn, rate):
         loss = predictions = 0
         groups, blocks, places = drawn.left.shape
-        for group in range(groups):
+        for group, turn in itertools.product(range(groups), range(drawn.noise.shape[1])):
             self.change = np.zeros_like(self.input), np.zeros_like(self.output)
-            for block in range(blocks):
-                noise = drawn.noise[group, block]
-                for place in range(places):
-                    at = self.config.window + (group * blocks + block) * places + place
-                    left, right = (int(side[group, block, place]) for side in drawn[1:3])
-                    near = [*range(at - left, at), *range(at + 1, at + right + 1)]
-                    for read, target in self.asked(drawn.words, at, near):
-                        loss += self.predict(read, target, noise)
-                        predictions += 1
+            for block, place in itertools.product(range(blocks), range(places)):
+                at = self.config.window + (group * blocks + block) * places + place
+                left, right = (int(side[group, block, place]) for side in drawn[1:3])
+                before, behind = range(at - left, at), range(at + 1, at + right + 1)
+                for read, target in self.asked(drawn.words, at, (before, behind), turn):
+                    loss += self.predict(read, target, drawn.noise[group, turn, block])
+                    predictions += 1
             self.input += rate * self.change[0]
             self.output += rate * self.change[1]
         return loss, predictions
 
-    def asked(self, words, at, near):
+    def asked(self, words, at, window, turn):
         """What is read, and the word that is to be predicted from it."""
         if self.config.method == "skip-gram":
-            return [([words[at]], words[other]) for other in near]
-        return [([words[other] for other in near], words[at])] if near else []
+            return [([words[at]], words[other]) for other in window[turn]]
+        near = [words[other] for half in window for other in half]
+        return [(near, words[at])] if near else []
 
     def predict(self, read, target, noise):
         hidden = np.mean([self.input[word] for word in read], axis=0)
@@ -133,19 +134,19 @@ def test_a_step_is_that_of_word2vec(method, loss, window):
 
 def test_changes_are_the_gradient():
     config = Word2VecConfig(30, width=5, subsample=0, negatives=3)
-    text = random_text(30, 300)
-    steps = steps_of(config, text, cut=Cut(16, 4, 99))
-    before = started(config, torch.float64)
-    after = started(config, torch.float64)
-    steps.advance(after, 0)
-    drawn = steps.draw(0)
-    (group,) = steps.method.groups(drawn)
+    steps = steps_of(config, random_text(30, 300), cut=Cut(16, 4, 99))
+    group, _ = steps.method.groups(steps.draw(0))
+    before, after = (started(config, torch.float64) for _ in range(2))
+    with torch.no_grad():
+        losses = learn(after, group, steps.loss, 0.1)
     hidden = before.input[group.centres]
     near = torch.log(torch.sigmoid(hidden @ before.output[group.contexts].mT)) * group.near
     away = torch.log(torch.sigmoid(-hidden @ before.output[group.noise].mT)) * group.others()
-    (near.sum() + away.sum() * 3 / 4).backward()
-    torch.testing.assert_close(after.input, before.input + 0.025 * before.input.grad)
-    torch.testing.assert_close(after.output, before.output + 0.025 * before.output.grad)
+    loss = -near.sum() - away.sum() * 3 / 4
+    loss.backward()
+    torch.testing.assert_close(losses.sum(), loss.detach())
+    torch.testing.assert_close(after.input, before.input - 0.1 * before.input.grad)
+    torch.testing.assert_close(after.output, before.output - 0.1 * before.output.grad)
 
 
 def test_windows_stay_in_their_sequence_and_skip_what_is_no_word():
