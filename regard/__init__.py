@@ -4,8 +4,8 @@ from regard.errors import RegardError
 from regard.inspection.tape import record
 from regard.loading import Model, load, save
 from regard.models.config import TransformerConfig
-from regard.models.presets import preset
-from regard.models.transformer import build
+from regard.models.families import build
+from regard.models.families import named as preset
 
 __all__ = [
     "Model",

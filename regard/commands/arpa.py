@@ -1,6 +1,7 @@
 """`regard arpa`: n-gram models to and from the format of KenLM and SRILM."""
 
 import math
+import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
@@ -10,13 +11,12 @@ import tyro
 from rich.console import Console
 from rich.text import Text
 
-from regard.commands.choosing import check_free
 from regard.commands.names import check_writable
 from regard.errors import RegardError
 from regard.interchange.arpa import read_arpa, write_arpa
 from regard.loading import is_folder
 from regard.models.ngram import NGram, NGramConfig, tensors_of
-from regard.models.table import Table
+from regard.storage import building
 from regard.text.specials import BOS, EOS, SPECIALS, UNK
 from regard.text.tokenizer import Tokenizer
 from regard.text.vocabulary import Vocabulary
@@ -59,11 +59,12 @@ def _exported(folder: Path, path: Path) -> str:
     check_writable(path)
     table = run.module.table
     write_arpa(table, run.tokenizer.vocabulary.tokens, path)
-    return f"wrote {path}: {_counts(table)}"
+    return f"wrote {path}: {table.counts()}"
 
 
 def _imported(path: Path, folder: Path) -> str:
-    check_free(folder)
+    if os.path.lexists(folder):
+        raise RegardError(f"{folder} is already there; name a folder that is not")
     found, words = read_arpa(path)
     ids, tokens = numbered(words)
     table = found.renumbered(ids, len(tokens))
@@ -77,18 +78,23 @@ def _imported(path: Path, folder: Path) -> str:
     tokenizer = Tokenizer(Vocabulary("word", tokens, tokenised=True))
     config = NGramConfig(len(tokens), table.order)
     settings = Settings(
-        DataSettings(train=(str(path.resolve()),), lines="yes", held_out=0.0),
+        DataSettings(lines="yes", held_out=0.0),
         replace(TokenizerSettings(), kind="word", tokenised="yes", vocabulary=len(tokens)),
         ModelSettings("ngram", {"order": table.order}),
         training=replace(TrainingSettings(), steps=table.order, device="cpu"),
     )
-    write_run(folder, settings, config, [tokenizer])
-    write_weights(folder, tensors_of(table))
-    log = Log(folder)
-    log.write({"event": "counted", "step": table.order, "time": 0.0, "message": _counts(table)})
-    log.write({"event": "end", "step": table.order, "time": 0.0, "reason": "finished"})
-    log.close()
-    return f"made {folder}: {_counts(table)}"
+    try:
+        with building(folder) as partial:  # there whole or not at all
+            write_run(partial, settings, config, [tokenizer])
+            write_weights(partial, tensors_of(table))
+            log = Log(partial)
+            place = {"step": table.order, "time": 0.0}
+            log.write({"event": "counted", **place, "message": f"{path}: {table.counts()}"})
+            log.write({"event": "end", **place, "reason": "finished"})
+            log.close()
+    except OSError as error:
+        raise RegardError(f"cannot write {folder}: {error.strerror or error}") from None
+    return f"made {folder}: {table.counts()}"
 
 
 def numbered(words: list[str]) -> tuple[np.ndarray, tuple[str, ...]]:
@@ -99,7 +105,3 @@ def numbered(words: list[str]) -> tuple[np.ndarray, tuple[str, ...]]:
     tokens = [*SPECIALS, *(word for word in words if word not in known)]
     places = {word: place for place, word in enumerate(tokens)} | known
     return np.array([places[word] for word in words], np.int64), tuple(tokens)
-
-
-def _counts(table: Table) -> str:
-    return ", ".join(f"{len(level.keys):,} {n}-grams" for n, level in enumerate(table.levels, 1))

@@ -59,10 +59,15 @@ class Classify:
                 "makes a run that does"
             )
         speaks, texts = speaker_of(run), given_texts(self.texts, self.file)
+        strange = 0
         for first in range(0, len(texts), ROWS):
             some = texts[first : first + ROWS]
-            for text, found in zip(some, labelled(speaks, run.module, some), strict=True):
+            rows = [[*speaks.ids(text, source=True), speaks.signs.ends[0]] for text in some]
+            strange += sum(max(ids) < len(SPECIALS) for ids in rows)
+            for text, found in zip(some, labelled(speaks, rows), strict=True):
                 self._print(text, found[: self.top])
+        if strange:
+            note(f"{strange:,} of {len(texts):,} texts have no word that this run knows")
 
     def _print(self, text: str, found: list[tuple[str, float]]) -> None:
         shown = mended(text)
@@ -74,14 +79,9 @@ class Classify:
             put(f"{label}\t{share:.4f}\t{one_line(shown)}\n")
 
 
-def labelled(speaks: Speaker, module: Bag, texts: list[str]) -> list[list[tuple[str, float]]]:
-    """For each text all labels with their probabilities, the most probable first."""
+def labelled(speaks: Speaker, rows: list[list[int]]) -> list[list[tuple[str, float]]]:
+    """For each text's ids all labels with their probabilities, the most probable first."""
     assert speaks.tokenizer is not None
-    assert speaks.source_tokenizer is not None
-    rows = [[*speaks.ids(text, source=True), speaks.signs.ends[0]] for text in texts]
-    empty = [text for text, ids in zip(texts, rows, strict=True) if max(ids) < len(SPECIALS)]
-    if empty:
-        note(f"{len(empty):,} of {len(texts):,} texts have no word that this run knows")
     logits = speaks.encode(rows).values[:, 0, len(SPECIALS) :]  # (texts, labels)
     shares = logits.double().softmax(-1).cpu()
     names = [speaks.tokenizer.decode([i]) for i in range(len(SPECIALS), len(speaks.tokenizer))]

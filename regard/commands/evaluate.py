@@ -15,7 +15,7 @@ from rich.text import Text
 from regard.commands.names import check_writable, readable
 from regard.data import tasks
 from regard.data.buckets import Buckets
-from regard.data.labels import Labels
+from regard.data.labels import Labels, check_labels, strange_labels
 from regard.data.pairs import (
     Counts,
     EncodedPairs,
@@ -29,6 +29,7 @@ from regard.data.texts import gather
 from regard.data.tokens import prepare
 from regard.decoding.settings import Beam
 from regard.errors import Problems, RegardError
+from regard.models.bag import BagConfig
 from regard.models.int8 import quantise
 from regard.models.ngram import NGram
 from regard.models.transformer import Transformer
@@ -36,6 +37,7 @@ from regard.training.evaluation import (
     Scores,
     accounted,
     compare,
+    counted_rules,
     judge,
     measure,
     measure_counts,
@@ -130,6 +132,8 @@ class Evaluate:
                 )
         if self.int8 and not isinstance(run.module, Transformer):
             problems.add("--int8 is for Transformers; an n-gram model has no weights")
+        if isinstance(run.config, BagConfig) and self.beam != 1:
+            problems.add("--beam is for translations; a label is one word")
         problems.require(self.beam > 0, f"--beam must be at least 1, not {self.beam}")
         problems.report()
         if self.written:
@@ -144,6 +148,8 @@ class Evaluate:
         if not texts:
             raise RegardError(f"there are no pairs in {' and '.join(given)}")
         pairs = encode_pairs(texts, run.source_tokenizer, run.tokenizer, run.config.context - 1)
+        if isinstance(run.config, BagConfig):
+            check_labels(pairs, "line")
         if not len(pairs):
             raise RegardError(f"every pair is longer than the model's context {run.config.context}")
         return pairs, counts
@@ -165,7 +171,11 @@ class Evaluate:
         return scores, [
             *counts.sentences(),
             *pairs.counts.sentences(run.config.context - 1),
-            *unknown_in_pairs(pairs, "evaluated"),
+            *(
+                strange_labels(pairs)
+                if objective.name == "labels"
+                else unknown_in_pairs(pairs, "evaluated")
+            ),
         ]
 
 
@@ -239,7 +249,6 @@ def evaluate_text(
     objective = objective_for(run.config, pairs=False)
     size = accounted(tokens, run.tokenizer) if objective.name == "causal" else 0
     if isinstance(writer, NGram):
-        context = 0
         scores = measure_counts(writer, tokens, size)
     else:
         feed = stream(tokens, tokens, run.config, run.settings, context)
@@ -247,7 +256,8 @@ def evaluate_text(
     warnings = list(texts.warnings)
     if tokens.stock.unknown:
         warnings.append(f"{tokens.stock.unknown:,} of {len(tokens):,} tokens are unknown")
-    return replace(scores, rules=rules(objective, context)), warnings
+    how = counted_rules(writer) if isinstance(writer, NGram) else rules(objective, context)
+    return replace(scores, rules=how), warnings
 
 
 def _bleu(scores: Scores) -> str:

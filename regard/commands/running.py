@@ -24,7 +24,7 @@ from regard.storage import discard, sweep
 from regard.training import runs
 from regard.training.checkpoints import Checkpoint, Place, sound, stored_steps
 from regard.training.counts import Counting
-from regard.training.evaluation import Scores, compare, judge, rules, translations
+from regard.training.evaluation import Scores, compare, counted_rules, judge, rules, translations
 from regard.training.job import Job, Outcome, Trainer
 from regard.training.lock import Lock
 from regard.training.log import Log, Sink, Sinks
@@ -264,8 +264,9 @@ def _final(
     scores = outcome.scores
     if scores is None or not scores.tokens:
         return None
-    counted = isinstance(loop.job.module, NGram)
-    how = rules(made.objective, 0 if counted else made.settings.training.context)
+    how = rules(made.objective, made.settings.training.context)
+    if isinstance(loop.job.module, NGram):
+        how = counted_rules(loop.job.module)
     if isinstance(made.feed, Buckets):
         pairs, module = made.feed.valid, _whole(loop, weights)
         assert not isinstance(module, WordVectors)

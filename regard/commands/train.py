@@ -20,8 +20,8 @@ from regard.commands.names import lasting
 from regard.commands.recipes import toml
 from regard.commands.running import carry_out, told_by_one
 from regard.data.buckets import Buckets
-from regard.errors import RegardError
-from regard.models.families import Config, build
+from regard.errors import Problems, RegardError
+from regard.models.families import OTHERS, Config, build
 from regard.models.ngram import NGramConfig
 from regard.models.word2vec import Word2VecConfig
 from regard.training import recipes
@@ -35,6 +35,7 @@ from regard.training.stages import Stages
 from regard.training.states import state
 
 Names = tuple[str, ...]
+RANK = 300  # of a word that is neither very frequent nor rare
 UNSAID = -(1 << 62)  # a number that nobody gives
 
 
@@ -141,6 +142,23 @@ class Train:
         settings = recipes.override(settings, changes)
         return settings.changed(self._said(), "command line")
 
+    def _check_fit(self) -> None:
+        """Refuse options that mean nothing to the model that is named."""
+        named = OTHERS.get(self.model)
+        problems = Problems("train")
+        steps, epochs = self.steps != UNSAID, self.epochs != UNSAID
+        problems.require(not (steps and epochs), "give --steps or --epochs, not both")
+        problems.require(not epochs or self.epochs > 0, "--epochs must be more than 0")
+        if self.order != UNSAID and self.model != "ngram":
+            problems.add("--order is for n-gram models; give --model ngram")
+        if isinstance(named, NGramConfig) and (steps or epochs):
+            problems.add("an n-gram model counts its text once; leave out --steps and --epochs")
+        if isinstance(named, Word2VecConfig) and steps:
+            problems.add("word vectors are made in passes over the text; give --epochs")
+        if isinstance(named, Word2VecConfig) and self.valid:
+            problems.add("nothing is measured on text held out of word vectors; leave out --valid")
+        problems.report()
+
     def _base(self) -> Settings:
         """What the command line changes: a recipe, the run that is to go on, or what is usual."""
         if self.recipe:
@@ -152,8 +170,7 @@ class Train:
         """What the options change, by table; nothing for those that were not given."""
         given, valid = self.pairs or self.data, tuple(chain(*self.valid))
         said: dict[str, dict[str, Any]] = {name: {} for name in ("data", "model", "tokenizer")}
-        if self.steps != UNSAID and self.epochs != UNSAID:
-            raise RegardError("give --steps or --epochs, not both")
+        self._check_fit()
         training = {"steps": self.steps, "epochs": self.epochs, "seed": self.seed}
         said["training"] = {key: value for key, value in training.items() if value != UNSAID}
         if given:  # and what a recipe holds out is not of this data
@@ -255,19 +272,23 @@ def _show_interrupted(outcome: Outcome, folder: Path, word: str, console: Consol
 def _show_finished(folder: Path, console: Console) -> None:
     found = state(folder)
     words = f"{folder} is {found.word} at step {found.step:,}; raise --steps to train it further"
+    if found.model in OTHERS and not ModelSettings(found.model).by_steps:
+        words = f"{folder} is {found.word}; choose another --out to train anew"
     console.print(Text(words), soft_wrap=True)
 
 
 def _word(made: Plan) -> str:
     """Some word that is neither very frequent nor rare."""
     tokenizer = made.tokenizers[0]
-    return shlex.quote(tokenizer.decode([min(500, len(tokenizer) - 1)]))
+    words = tokenizer.vocabulary.tokens
+    return shlex.quote(words[min(RANK, len(words) - 1)].replace(" ", "_"))
 
 
 def _show_next(made: Plan, folder: Path, console: Console) -> None:
     run = shlex.quote(str(folder))
+    begin = _word(made) if made.settings.tokenizer.kind == "word" else "Once"
     use = {
-        "causal": f"regard generate {run} Once",
+        "causal": f"regard generate {run} {begin}",
         "neighbours": f"regard words {run} nearest {_word(made)}",
         "masked": f"regard fill {run} 'Once [mask] a time'",
     }.get(made.objective.name, "")
@@ -276,5 +297,8 @@ def _show_next(made: Plan, folder: Path, console: Console) -> None:
         use = f"echo {shlex.quote(texts[0].source)} | regard translate {run}"
         if made.objective.name == "labels":
             use = f"regard classify {run} {shlex.quote(texts[0].source)}"
-    for line in (f"\nnext: {use}", f"      regard plot {run}"):
+    lines = [f"\nnext: {use}", f"      regard plot {run}"]
+    if isinstance(made.config, NGramConfig):  # which has no curve
+        lines.pop()
+    for line in lines:
         console.print(Text(line, "dim"), soft_wrap=True)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
+import torch
 import tyro
 from rich.console import Console
 from rich.table import Table
@@ -187,18 +188,24 @@ def table_of(path: Path) -> WordTable:
         return read_vectors(path)
     run = open_run(path)
     if isinstance(run.module, WordVectors):
-        found = run.module.vectors()
-    elif isinstance(run.module, Transformer):
-        found = run.module.embed.tokens.weight.detach()
-    else:
+        return _learned(run.module, run.tokenizer.vocabulary.tokens)
+    if not isinstance(run.module, Transformer):
         raise RegardError(f"{path} has no word vectors: its model has no embedding of tokens")
-    weights = found.float().cpu().numpy()  # (tokens, width)
+    weights = run.module.embed.tokens.weight.detach().float().cpu().numpy()  # (tokens, width)
     pieces = run.tokenizer.pieces(range(len(SPECIALS), len(weights)))
-    if isinstance(run.module, WordVectors):  # a phrase has a blank in it
-        pieces = [
-            word.replace(" ", "_") for word in run.tokenizer.vocabulary.tokens[len(SPECIALS) :]
-        ]
     return labelled(pieces, weights[len(SPECIALS) :])
+
+
+def _learned(module: WordVectors, tokens: Sequence[str]) -> WordTable:
+    """The words that were learned; not those that only ever stood in phrases."""
+    vectors = module.vectors().cpu()
+    learned = torch.ones(len(tokens), dtype=torch.bool)
+    if module.config.loss == "negative":  # then who was never seen was never drawn either
+        learned = module.vectors("output").cpu().any(1)
+    learned[: len(SPECIALS)] = False
+    # A phrase has a blank in it, which no file of vectors can hold.
+    words = [tokens[row].replace(" ", "_") for row in learned.nonzero()[:, 0].tolist()]
+    return labelled(words, vectors[learned].numpy())
 
 
 def labelled(pieces: Sequence[str], vectors: Any) -> WordTable:

@@ -13,6 +13,7 @@ from regard.data.batch import padded
 from regard.decoding.settings import Signs
 from regard.errors import RegardError
 from regard.models.attention import any_shape
+from regard.models.bag import Bag
 from regard.models.families import Writer
 from regard.models.ngram import NGram
 from regard.models.protocol import Memory
@@ -24,7 +25,6 @@ ABILITIES = {
     "decoder": "continues texts (`generate`, `score`, `embed`)",
     "encoder": "fills gaps (`fill`, `embed`)",
     "encoder-decoder": "translates (`translate`, `generate`, `score`, `embed`)",
-    "vectors": "compares words (`regard words`)",
 }
 Given = str | Sequence[int]  # a text, or token ids as they are
 
@@ -61,15 +61,22 @@ class Speaker:
             raise RegardError("the model is being trained, with dropout; call its `eval()` first")
         kind = self.module.config.kind
         if kind not in kinds:
-            raise RegardError(f"this model ({kind}) cannot do that: it {ABILITIES[kind]}")
+            raise RegardError(f"this model ({kind}) cannot do that: it {self._abilities()}")
 
     def require_one(self, what: str) -> Transformer:
         """The one model with hidden vectors; those of an ensemble have nothing in common."""
-        if isinstance(self.module, NGram):
-            raise RegardError(f"an n-gram model cannot {what}: it has counts and no vectors")
+        if isinstance(self.module, NGram | Bag):
+            raise RegardError(f"this model cannot {what}: it {self._abilities()}")
         if not isinstance(self.module, Transformer):
             raise RegardError(f"an ensemble cannot {what}; ask its members one by one")
         return self.module
+
+    def _abilities(self) -> str:
+        if isinstance(self.module, NGram):
+            return "has counts and no vectors, and continues texts (`generate`, `score`)"
+        if isinstance(self.module, Bag):
+            return "labels texts (`classify`)"
+        return ABILITIES[self.module.config.kind]
 
     def require_words_of(self, other: "Speaker", what: str) -> None:
         """Refuse a model to work together with whose ids mean something else."""

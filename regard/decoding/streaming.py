@@ -19,6 +19,9 @@ class Spelling:
         self.tokenizer = tokenizer
         self._before = [token for token in prompt if token >= len(SPECIALS)][-1:]
         self._blank = text[-1:].isspace()  # words are joined by a blank, unless there is one
+        # An unknown word is shown as it was given, but is no token to be joined to.
+        apart = tokenizer.kind == "word" and text and not self._before and not self._blank
+        self._lead = b" " if apart else b""
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         # Ids may leave off in the middle of a character; what makes it whole then shows it.
         self._decoder.decode(tokenizer.decode_bytes(list(prompt)[-LONGEST_CHARACTER:]))
@@ -31,6 +34,7 @@ class Spelling:
         new = whole[len(self.tokenizer.decode_bytes(self._before)) :]
         if self._blank and self.tokenizer.kind == "word":
             new = new.removeprefix(b" ")
+        new, self._lead = self._lead + new, b""
         self._before, self._blank = [token], False
         return self._decoder.decode(new)
 

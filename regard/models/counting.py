@@ -54,7 +54,7 @@ def estimate(
     never = sorted({begin, *never})
     if not 0 <= never[0] <= never[-1] < vocabulary:
         raise RegardError(f"begin and never must be from 0 to {vocabulary - 1}, not {never}")
-    thresholds = _thresholds(prune, order, kind)
+    least = thresholds(prune, order, kind)
     large = len(source) > chunk
     room = Room((folder or Path(tempfile.gettempdir())) if large else None)
     counter = Counter(source, vocabulary, begin, room, chunk)
@@ -65,11 +65,11 @@ def estimate(
                 f"token {token} is never to be predicted, but stands in the text "
                 f"{tokens[token]:,} times; take it out of one of them"
             )
-    estimator = Estimator(kind, vocabulary, begin, never, thresholds, room, chunk)
+    estimator = Estimator(kind, vocabulary, begin, never, least, room, chunk)
     return estimator.table(tokens, counter.levels(order, places))
 
 
-def _thresholds(prune: Sequence[int], order: int, kind: Smoothing) -> list[int]:
+def thresholds(prune: Sequence[int], order: int, kind: Smoothing) -> list[int]:
     """For each length up to the order, the count up to which n-grams are left out."""
     wrong = (
         len(prune) > order

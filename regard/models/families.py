@@ -68,7 +68,7 @@ def build(config: Config | str, device: torch.device | str | None = None) -> Any
     config = named(config) if isinstance(config, str) else config
     if isinstance(config, NGramConfig):
         return NGram(config)
-    if isinstance(config, TransformerConfig):
+    if not isinstance(config, BagConfig | Word2VecConfig):
         return build_transformer(config, device)
     with usable(device or torch.get_default_device()):
         return Bag(config) if isinstance(config, BagConfig) else WordVectors(config)

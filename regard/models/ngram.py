@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.errors import Problems, RegardError, nearest
-from regard.models.counting import Level, Smoothing, Table, smoothing
+from regard.models.counting import Level, Smoothing, Table, smoothing, thresholds
 from regard.models.masks import Mask, whole_numbers
 from regard.models.protocol import Memory, State
 
@@ -49,17 +49,8 @@ class NGramConfig:
         k = self.k
         good = isinstance(k, int | float) and not isinstance(k, bool) and 0 < k <= 1e9
         problems.require(good, f"k must be more than 0, not {k!r}")
-        self._check_prune(problems)
         problems.report()
-
-    def _check_prune(self, problems: Problems) -> None:
-        if not _listed(self.prune) or not all(_whole(n) and n >= 0 for n in self.prune):
-            problems.add(f"prune must be a list of whole numbers, not {self.prune!r}")
-        elif list(self.prune) != sorted(self.prune) or (self.prune and self.prune[0]):
-            problems.add(
-                "prune must begin with 0 (single tokens stay) and not fall for longer n-grams, "
-                f"not {list(self.prune)}"
-            )
+        thresholds(self.prune, self.order, self.rule)
 
     @property
     def rule(self) -> Smoothing:
@@ -162,8 +153,15 @@ class NGram(nn.Module):
         """tokens (rows, new) -> log-probabilities (rows, new, vocabulary); see `SequenceModel`."""
         if memory is not None or mask is not None:
             raise RegardError("an n-gram reads no source and has no mask; leave them out")
+        if tokens.dim() != 2 or tokens.dtype not in (torch.int64, torch.int32):
+            raise RegardError(
+                f"tokens must be whole numbers (rows, new), not {tokens.dtype} of shape "
+                f"{tuple(tokens.shape)}"
+            )
         rows, new = tokens.shape
         real = [new] * rows if lengths is None else whole_numbers(lengths, "lengths").tolist()
+        if len(real) != rows or not all(last <= count <= new for count in real):
+            raise RegardError(f"lengths must be {rows} numbers up to {new}, not {real}")
         held = self._mine(state, rows)
         given = tokens.tolist()
         if any(not 0 <= token < self.table.vocabulary for row in given for token in row):

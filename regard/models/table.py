@@ -40,6 +40,11 @@ class Table:
     def order(self) -> int:
         return len(self.levels)
 
+    def counts(self) -> str:
+        """How many n-grams of each length there are, in words."""
+        sizes = (len(level.keys) for level in self.levels)
+        return ", ".join(f"{size:,} {n}-grams" for n, size in enumerate(sizes, 1))
+
     def place(self, tokens: Sequence[int]) -> int:
         """Where an n-gram stands in its level; -1 if it was never seen."""
         at = int(tokens[0])

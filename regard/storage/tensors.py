@@ -183,6 +183,8 @@ def write_safetensors(tensors: Mapping[str, Tensor], path: Path) -> None:
 
 
 def _bytes(tensor: Tensor) -> memoryview:
+    if not tensor.numel():  # which may have any strides
+        return memoryview(b"")
     return tensor.reshape(-1).view(torch.uint8).numpy().data
 
 

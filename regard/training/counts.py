@@ -64,10 +64,7 @@ class Counting:
 
     def _told(self, table: Table) -> None:
         """How many n-grams there are, and where smoothing had to be made up."""
-        counts = ", ".join(
-            f"{len(level.keys):,} {n}-grams" for n, level in enumerate(table.levels, 1)
-        )
-        self._tell("counted", message=counts)
+        self._tell("counted", message=table.counts())
         made_up = [str(n) for n, level in enumerate(table.levels, 1) if level.fallback]
         if made_up:
             self._tell(
@@ -82,14 +79,7 @@ class Counting:
 
     def ended(self, outcome: Outcome) -> None:
         """Tell that all is done: the last event of a run."""
-        self._tell(
-            "end",
-            reason=outcome.reason,
-            best_loss=outcome.best_loss,
-            best_step=outcome.best_step,
-            seconds=outcome.seconds,
-            tokens_per_second=outcome.tokens_per_second,
-        )
+        self._tell("end", **outcome.told())
 
     def _seconds(self) -> float:
         return time.perf_counter() - self.begin

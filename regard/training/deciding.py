@@ -26,7 +26,6 @@ from regard.training.settings import Settings
 
 OFTEN = 50  # steps between validations, at least: a pass over what is held out takes a while
 EPOCHS, WORD_RATE = 5, 0.025  # of word2vec, as its authors have them
-PIECE = 1 << 14  # tokens of a step of word2vec
 LINEAR_RATE, PERCEPTRON_RATE = 0.1, 0.01  # of classifiers of bags of words
 
 
@@ -123,13 +122,12 @@ def _passes(made: Made, objective: Objective, device: torch.device) -> Plan:
             "set training.epochs to a whole number"
         )
     epochs = int(training.epochs) or EPOCHS
-    steps = epochs * -(-made.train_tokens // PIECE)
+    steps = epochs * -(-made.train_tokens // training.tokens_per_step)
     every = training.checkpoint_every or max(1, steps // 10)
     training = replace(
         training,
         steps=steps,
         epochs=float(epochs),
-        tokens_per_step=PIECE,
         device=str(device),
         precision="float32",
         compile="no",

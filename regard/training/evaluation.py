@@ -131,10 +131,16 @@ def accounted(tokens: Tokens, tokenizer: Tokenizer) -> int:
     return 0 if lossy else tokens.stock.bytes
 
 
+def counted_rules(module: NGram) -> str:
+    """The same for an n-gram model."""
+    said = "every token once, with all that stands before it; </s> counted, <s> not"
+    if module.table.normalised:
+        return said
+    return f"{said}; stupid back-off makes scores that do not sum to one: no true perplexity"
+
+
 def rules(objective: Objective, context: int) -> str:
     """How the loss was counted, for whoever compares it."""
-    if objective.name == "causal" and not context:
-        return "every token once, with all that stands before it; </s> counted, <s> not"
     if objective.name == "causal":
         return (
             f"every token once, in rows of {context} that do not overlap, with what stands before "

@@ -58,6 +58,11 @@ class Outcome:
     tokens_per_second: float
     scores: Scores | None
 
+    def told(self) -> dict[str, Any]:
+        """What the last event of a run says."""
+        names = ("reason", "best_loss", "best_step", "seconds", "tokens_per_second")
+        return {name: getattr(self, name) for name in names}
+
 
 class Trainer(Protocol):
     """Whoever makes a job's model what it should be."""

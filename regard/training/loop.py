@@ -407,15 +407,7 @@ class Loop:
 
     def ended(self, outcome: Outcome) -> None:
         """Tell that all is done: the last event of a run."""
-        self._tell(
-            "end",
-            outcome.step,
-            reason=outcome.reason,
-            best_loss=outcome.best_loss,
-            best_step=outcome.best_step,
-            seconds=outcome.seconds,
-            tokens_per_second=outcome.tokens_per_second,
-        )
+        self._tell("end", outcome.step, **outcome.told())
 
     def _tell(self, event: str, step: int, **values: Any) -> None:
         now = time.perf_counter() - self.begin

@@ -86,6 +86,10 @@ def objective_for(config: Config, pairs: bool) -> Objective:
         return Neighbours()
     if isinstance(config, BagConfig) and pairs:
         return Labelling()
+    if isinstance(config, BagConfig):
+        raise RegardError("a classifier learns labels; give --pairs with a text and a label each")
+    if config.kind == "vectors":
+        raise RegardError("word vectors are learned from text; give it without --pairs")
     if pairs != (config.kind == "encoder-decoder"):
         wanted = "an encoder–decoder" if pairs else "a decoder or an encoder"
         given = "pairs" if pairs else "text"

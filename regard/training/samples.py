@@ -41,7 +41,8 @@ def sampler(plan: Plan, module: Model) -> Sample:
     assert isinstance(plan.feed, Stream)
     held_out = plan.feed.valid if len(plan.feed.valid) else plan.feed.train
     prompt = held_out.read(1, 1 + min(16, plan.config.context // 4)).tolist()
-    prompt = prompt[: prompt.index(EOS)] if EOS in prompt else prompt  # a short first document
+    if EOS in prompt:  # a short first document, of which half is left to write
+        prompt = prompt[: (prompt.index(EOS) + 1) // 2]
 
     def sample() -> dict[str, Any]:
         with at_rest(module):

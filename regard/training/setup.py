@@ -31,7 +31,8 @@ from regard.training.objectives import objective_for
 from regard.training.runs import config_for
 from regard.training.settings import Settings, TokenizerSettings
 from regard.training.stages import Stages
-from regard.training.vocabularies import is_tokenised, tokenizer_for, vocabulary_for
+from regard.training.vectors import PIECE
+from regard.training.vocabularies import ALL, is_tokenised, tokenizer_for, vocabulary_for
 
 __all__ = ["Plan", "device_for", "pairs_of", "plan", "stream", "unknown_in_pairs"]
 
@@ -52,6 +53,9 @@ def plan(settings: Settings, stages: Stages | None = None, known: Sequence[Token
             "there is nothing to train on; give files or folders, --pairs SOURCE TARGET, or one of "
             f"{', '.join(BUILT_IN)}"
         )
+    vectors = settings.training.vectors
+    if vectors and not Path(vectors).expanduser().exists():
+        raise RegardError(f"training.vectors is {vectors!r}, which is not there")
     device = device_for(settings.training.device)
     settings = _machine_defaults(settings, device)
     if isinstance(settings.model.config(), NGramConfig):  # its tables are searched on the CPU
@@ -86,6 +90,8 @@ def _machine_defaults(settings: Settings, device: torch.device) -> Settings:
         model = replace(model, preset=small if not gpu or pairs else "regard-8")
     wanted = (8192 if pairs else 65536) if gpu else 4096
     context, config = training.context, model.config()
+    if isinstance(config, Word2VecConfig):
+        wanted = PIECE
     if not isinstance(config, TransformerConfig):
         context = context or ROW
     if not context:
@@ -234,15 +240,16 @@ def _pairs(settings: Settings, stages: Stages, known: Sequence[Tokenizer]) -> Ma
     with stages.stage(f"learning {kind} tokens", size) as progress:
         if known:
             target, source = known[0], known[-1]
-        elif wanted.file:
-            target = source = Tokenizer.load(Path(wanted.file))
-        elif wanted.shared and not labelled:
+        elif labelled:
+            source = _learned(wanted, texts.texts(0), progress)
+            # A label is a word as it stands, whatever words of texts are.
+            labels = TokenizerSettings("word", ALL, tokenised="yes")
+            target = _learned(labels, texts.texts(1), progress)
+        elif wanted.file or wanted.shared:
             target = source = _learned(wanted, texts.texts(), progress)
         else:
             source = _learned(wanted, texts.texts(0), progress)
-            # A label is a word as it stands, whatever words of texts are.
-            labels = replace(wanted, kind="word", tokenised="yes", vocabulary=0, least=0)
-            target = _learned(labels if labelled else wanted, texts.texts(1), progress)
+            target = _learned(wanted, texts.texts(1), progress)
     wanted = replace(wanted, kind=source.kind, shared=wanted.shared and not labelled)
     config = config_for(settings.model, target, source)
     longest = data.longest or min(config.context - 1, LONGEST)
@@ -255,8 +262,8 @@ def _pairs(settings: Settings, stages: Stages, known: Sequence[Tokenizer]) -> Ma
         train = encode_pairs(texts.train, source, target, longest, data.ratio)
         valid = encode_pairs(texts.valid, source, target, config.context - 1)
     if labelled:
-        check_labels(train, "training")
-        check_labels(valid, "held-out")
+        check_labels(train, "training pair", known=True)
+        check_labels(valid, "held-out pair")
     if not len(train):
         raise RegardError("every pair was left out; raise data.longest or data.ratio")
     dropout = None
@@ -288,7 +295,9 @@ def _pairs(settings: Settings, stages: Stages, known: Sequence[Tokenizer]) -> Ma
 def _learned(
     wanted: TokenizerSettings, texts: Iterable[str], progress: Callable[[int], None] | None
 ) -> Tokenizer:
-    """A tokenizer of one or both sides of pairs."""
+    """A tokenizer of one or both sides of pairs, from a file or from their texts."""
+    if wanted.file:
+        return Tokenizer.load(Path(wanted.file))
     assert wanted.kind != "auto"
     tokenised, least = is_tokenised(wanted), wanted.least
     return learn(wanted.kind, texts, wanted.vocabulary, progress, least=least, tokenised=tokenised)

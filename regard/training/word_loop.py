@@ -157,14 +157,7 @@ class WordLoop:
 
     def ended(self, outcome: Outcome) -> None:
         """Tell that all is done: the last event of a run."""
-        self._tell(
-            "end",
-            reason=outcome.reason,
-            best_loss=outcome.best_loss,
-            best_step=outcome.best_step,
-            seconds=outcome.seconds,
-            tokens_per_second=outcome.tokens_per_second,
-        )
+        self._tell("end", **outcome.told())
 
     def _tell(self, event: str, **values: Any) -> None:
         now = round(time.perf_counter() - self.begin, 3)

@@ -67,3 +67,19 @@ def test_mistakes_are_one_sentence(counted, decoder, tmp_path):
     (tmp_path / "none.arpa").write_text(THEIRS.replace("</s>", "END"))
     assert "has no </s>" in mistake(call("arpa", "none.arpa", "x"))
     assert "already" in mistake(call("arpa", "bad.arpa", "text.txt"))
+
+
+def test_nothing_that_is_there_is_replaced(counted, tmp_path):
+    (tmp_path / "theirs.arpa").write_text(THEIRS)
+    before = {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir()}
+    assert "already there" in mistake(call("arpa", "theirs.arpa", "run"))
+    assert {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir()} == before
+
+
+def test_a_length_without_n_grams_is_no_trouble(tmp_path):
+    empty = THEIRS.replace("ngram 2=3", "ngram 2=3\nngram 3=0").replace(
+        "\\end", "\\3-grams:\n\n\\end"
+    )
+    (tmp_path / "theirs.arpa").write_text(empty)
+    assert call("arpa", "theirs.arpa", "theirs").code == 0
+    assert call("score", "theirs", "the cat").code == 0

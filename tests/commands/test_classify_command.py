@@ -63,4 +63,34 @@ def test_mistakes_are_one_sentence(run, reviews, tmp_path, decoder):
     assert "does not label texts" in mistake(call("classify", decoder, "the cat"))
     assert "--top must be at least 1" in mistake(call("classify", run, "a", "--top", 0))
     wrong = call("train", reviews, "--model", "bag-linear", "--out", "r")
-    assert "text can be learned by" in mistake(wrong)
+    assert "a classifier learns labels; give --pairs" in mistake(wrong)
+
+
+def test_labels_that_were_not_trained_count_as_wrong_and_not_in_the_loss(run, tmp_path):
+    (tmp_path / "new.tsv").write_text("a lovely film\tgood\na slow film\tawful\n")
+    found = json.loads(call("evaluate", run, "new.tsv", "--json").out)
+    assert (found["accuracy"], found["tokens"]) == (0.5, 1)
+    assert found["loss"] < 1
+    assert "1 of 2 labels are none of this run's" in call("evaluate", run, "new.tsv").out
+    (tmp_path / "two.tsv").write_text("a film\tvery good\n")
+    assert "a label must be one word" in mistake(call("evaluate", run, "two.tsv"))
+    assert "--beam is for translations" in mistake(call("evaluate", run, "--beam", 3))
+
+
+def test_a_tokenizer_file_is_for_the_texts_only(run, reviews):
+    given = ("train", "--pairs", reviews, "--model", "bag-linear", "--steps", 60, "--out", "r")
+    said = call(*given, "--set", f"tokenizer.file={run / 'source_tokenizer.json'}")
+    assert said.code == 0, said.err
+    assert json.loads(call("evaluate", "r", "--json").out)["accuracy"] > 0.9
+
+
+def test_a_special_token_is_no_label(tmp_path):
+    lines = [f"film {i}\t<unk>\nbook {i}\tbad\n" for i in range(30)]
+    (tmp_path / "odd.tsv").write_text("".join(lines))
+    said = call("train", "--pairs", "odd.tsv", "--model", "bag-linear", "--out", "r")
+    assert "stands for no label" in mistake(said)
+
+
+def test_what_it_cannot_do_is_told_by_what_it_can(run):
+    for command in (("embed", run, "a film"), ("fill", run, "a [mask]")):
+        assert "labels texts (`classify`)" in mistake(call(*command))

@@ -106,7 +106,7 @@ def test_a_unigram_ignores_order(counted):
     [
         (("--order", 0), "order must be from 1 to 64, not 0"),
         (("--set", "model.smoothing=good-turing"), "smoothing cannot be 'good-turing'"),
-        (("--set", "model.prune=[1, 0]"), "prune must begin with 0"),
+        (("--set", "model.prune=[1, 0]"), "0 for single tokens"),
         (("--set", "model.layers=3"), "[model] has no key 'layers'"),
         (("--set", "model.k=0", "model.smoothing=add-k"), "k must be more than 0"),
     ],
@@ -120,3 +120,51 @@ def test_what_it_cannot_do_is_one_sentence(counted):
     assert "counts and no vectors" in mistake(call("embed", counted / "run", "the cat"))
     assert "cannot do that" in mistake(call("fill", counted / "run", "the [mask]"))
     assert "--int8 is for Transformers" in mistake(call("evaluate", counted / "run", "--int8"))
+
+
+def test_an_order_longer_than_every_line_is_no_trouble(counted):
+    files = (counted / "text.txt", "--valid", counted / "held.txt")
+    said = call("train", *files, "--model", "ngram", "--order", 12, "--out", "run")
+    assert said.code == 0, said.err
+    assert "0 12-grams" in said.out
+    assert call("generate", "run", "the cat", "--temperature", 0).out.startswith("the cat")
+
+
+def test_stupid_back_off_says_that_it_has_no_perplexity(counted):
+    files = (counted / "text.txt", "--valid", counted / "held.txt", "--model", "bigram")
+    call("train", *files, "--out", "run", "--set", "model.smoothing=stupid-backoff")
+    assert "no true perplexity" in call("evaluate", "run").out
+
+
+def test_an_unknown_word_is_followed_by_a_blank(counted):
+    texts = call("generate", counted / "run", "zzz", "--n", 8).out.split("---\n")
+    assert any(text != "zzz\n" for text in texts)
+    assert all(text == "zzz\n" or text.startswith("zzz ") for text in texts)
+
+
+def test_what_it_says_to_do_next_works(counted):
+    files = (counted / "text.txt", "--valid", counted / "held.txt")
+    said = call("train", *files, "--model", "bigram", "--out", "run").out
+    command = said[said.index("next: regard ") + len("next: regard ") :].splitlines()[0]
+    assert call(*command.split()).code == 0
+    assert "regard plot" not in said
+    again = call("train", *files, "--model", "bigram", "--out", "run").out
+    assert "is finished; choose another --out" in again
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("--model", "ngram", "--steps", 3), "counts its text once"),
+        (("--model", "ngram", "--epochs", 3), "counts its text once"),
+        (("--model", "bigram", "--order", 3), "--order is for n-gram models; give --model ngram"),
+        (("--model", "gpt2", "--order", 3), "--order is for n-gram models"),
+        (("--model", "bigram", "--set", "model.prune=[0,0,1]"), "does not fit order 2"),
+        (
+            ("--model", "ngram", "--set", "model.prune=[0,1]", "model.smoothing=add-k"),
+            "nothing can be pruned",
+        ),
+    ],
+)
+def test_what_means_nothing_is_refused_before_anything_is_read(arguments, sentence):
+    assert sentence in mistake(call("train", "nothere.txt", "--dry-run", *arguments))
