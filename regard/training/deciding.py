@@ -23,9 +23,10 @@ from regard.training.optimizers import peak_for
 from regard.training.precision import Precision, choose, computing
 from regard.training.schedules import warmup
 from regard.training.settings import Settings
+from regard.training.vectors import RATES
 
 OFTEN = 50  # steps between validations, at least: a pass over what is held out takes a while
-EPOCHS, WORD_RATE = 5, 0.025  # of word2vec, as its authors have them
+EPOCHS = 5  # of word2vec, as its authors have it
 LINEAR_RATE, PERCEPTRON_RATE = 0.1, 0.01  # of classifiers of bags of words
 
 
@@ -73,7 +74,7 @@ def decided(made: Made, device: torch.device) -> Plan:
     if isinstance(config, NGramConfig):
         return _once(made, objective, config.order)
     if isinstance(config, Word2VecConfig):
-        return _passes(made, objective, device)
+        return _passes(made, config, objective, device)
     precision = choose(training.precision, device)
     feed = made.feed(training.tokens_per_step)
     if training.epochs:
@@ -112,7 +113,7 @@ def _steps(feed: Feed, epochs: float) -> int:
     return bisect_left(range(most), epochs, lo=1, key=feed.epoch)
 
 
-def _passes(made: Made, objective: Objective, device: torch.device) -> Plan:
+def _passes(made: Made, config: Word2VecConfig, objective: Objective, device: torch.device) -> Plan:
     """A plan for word vectors, which are made in whole passes over the text."""
     settings = made.settings
     training = settings.training
@@ -136,7 +137,8 @@ def _passes(made: Made, objective: Objective, device: torch.device) -> Plan:
         sample_every=training.sample_every or every,
         log_every=training.log_every or max(1, steps // 200),
     )
-    optimizer = replace(settings.optimizer, peak=settings.optimizer.peak or WORD_RATE)
+    peak = settings.optimizer.peak or RATES[config.method]
+    optimizer = replace(settings.optimizer, peak=peak)
     settings = replace(settings, training=training, optimizer=optimizer)
     return _planned(made, settings, objective, device)
 

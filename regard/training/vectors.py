@@ -1,50 +1,29 @@
 """How word vectors learn (M2): a step is a pure function of its number, and all of it is products.
 
 A step reads a fixed piece of the text, drops what is not a word and thins the frequent ones. What
-is left is cut into blocks of consecutive places. The drawn words are shared by the places of a
-block, each weighted so that what is expected is what word2vec does with its own draws for every
-prediction; so all scores of a block are a few matrix products, and each word is read and written
-once for its place, not once for each pair that it is in. In skip-gram the pairs outside of the
-windows are computed for nothing, which is several times cheaper than to pick the others out.
+is left is cut into blocks of consecutive places, and some blocks at a time are a group that learns
+together (`word_groups.py`).
 """
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import NamedTuple, Protocol
+from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
-from numpy.lib.stride_tricks import as_strided, sliding_window_view
-from torch import Tensor
 
 from regard.data.order import generator, shuffled
 from regard.data.phrases import Ids
 from regard.errors import Problems, RegardError
-from regard.models.word2vec import Word2VecConfig, WordVectors, huffman
+from regard.models.word2vec import Word2VecConfig, WordVectors
 from regard.text.specials import BOS, EOS, SPECIALS
+from regard.training.word_groups import CUTS, LOSSES, METHODS, Cut, Drawn, Loss, Method, learn
 
 PIECE = 1 << 15  # tokens that a step reads; windows do not reach out of it
+# Learning rates at first. Of skip-gram word2vec's own is 0.025; with drawn words that are shared,
+# 0.035 gives the same lengths of vectors, and on books the same scores (docs/measurements.md).
+RATES = {"skip-gram": 0.035, "cbow": 0.025}
 REPEATS = 16  # how often a word is expected in a group, at most
-SMALLEST = 1e-37  # a probability whose logarithm is finite
-
-
-@dataclass(frozen=True)
-class Cut:
-    """How a piece is cut up."""
-
-    places: int  # in a block
-    shared: int  # drawn words that the places of a block share
-    blocks: int  # in a group, at most; a group learns from the vectors as they were before it
-
-
-class Drawn(NamedTuple):
-    """All that is random in a step; at the end it is padded with places whose windows are empty."""
-
-    words: np.ndarray  # (window + groups · blocks · places + window,) what is left of the text
-    left: np.ndarray  # (groups, blocks, places) how far the window of each reaches back
-    right: np.ndarray  # (groups, blocks, places) and on
-    noise: np.ndarray  # (groups, turns, blocks, shared) the drawn words
 
 
 class Learned(NamedTuple):
@@ -65,16 +44,19 @@ class VectorSteps:
         *,
         epochs: int = 5,
         seed: int = 0,
-        rate: float = 0.025,
+        rate: float = 0.0,
         last_rate: float = 1e-4,
         device: torch.device | str = "cpu",
         cut: Cut | None = None,
         piece: int = PIECE,
     ) -> None:
-        """counts (vocabulary,) say how often each id is in the text; a special's is not used."""
+        """counts (vocabulary,) say how often each id is in the text; a special's is not used.
+
+        The rate falls linearly; 0 is the usual one of the method.
+        """
         words = _counted(config, counts)
         self.config, self.tokens, self.seed, self.epochs = config, tokens, seed, epochs
-        self.first_rate, self.last_rate = rate, last_rate
+        self.first_rate, self.last_rate = rate or RATES[config.method], last_rate
         self.piece = piece
         self.pieces = -(-len(tokens) // piece)
         self.kept = _kept(words, config.subsample)
@@ -189,296 +171,3 @@ def _padded(values: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     filled = np.zeros(shape, np.int64)
     filled.reshape(-1)[: len(values)] = values
     return filled
-
-
-# The output layer: hidden vectors are compared with its rows, alike for both methods.
-
-
-class Targets(NamedTuple):
-    """Which rows of the output layer a block's hidden vectors should agree with, or should not."""
-
-    rows: Tensor  # (blocks, targets)
-    weights: Tensor  # (blocks, places, targets) how often each is a target of each place
-    signs: Tensor | float  # (blocks, 1, targets) or for all: +1 should agree, -1 should not
-
-
-class Changes(NamedTuple):
-    """The way down: minus the gradients of the loss, times the rate, and the loss."""
-
-    hidden: Tensor  # (blocks, places, width)
-    rows: Tensor  # (blocks, targets, width)
-    losses: Tensor  # (blocks,) -Σ weight · log σ(sign · hidden · row)
-
-
-def changes(output: Tensor, hidden: Tensor, targets: Targets, rate: float) -> Changes:
-    """How hidden vectors (blocks, places, width) and their targets' rows should change."""
-    blocks, count = targets.rows.shape
-    rows = output.index_select(0, targets.rows.flatten()).view(blocks, count, -1)
-    single = hidden.shape[1] == count == 1  # then a product of matrices takes twice as long
-    scores = (hidden * rows).sum(-1, keepdim=True) if single else torch.bmm(hidden, rows.mT)
-    agree = scores.mul_(targets.signs).sigmoid_()  # (blocks, places, targets)
-    weights = targets.weights.to(agree.dtype)
-    pull = torch.addcmul(weights, weights, agree, value=-1).mul_(targets.signs)
-    losses = agree.clamp_min_(SMALLEST).log_().mul_(weights).flatten(1).sum(1).neg_()
-    pull.mul_(rate)  # the smallest tensor here
-    if single:
-        return Changes(pull * rows, pull * hidden, losses)
-    return Changes(torch.bmm(pull, rows), torch.bmm(pull.mT, hidden), losses)
-
-
-def add(matrix: Tensor, rows: Tensor, change: Tensor) -> None:
-    """matrix[rows] += change, where rows may repeat; to the bit the same each time."""
-    flat, rows = change.reshape(-1, change.shape[-1]), rows.flatten()
-    if matrix.is_cuda:  # where scatter_add_ adds in any order
-        matrix.index_put_((rows,), flat, accumulate=True)
-    else:  # 38 µs for 1,024 rows of 100 numbers, where index_add_ takes 51, with a factor 87
-        matrix.scatter_add_(0, rows[:, None].expand_as(flat), flat)
-
-
-class Group(Protocol):
-    """Blocks that learn together: which input rows make hidden vectors, and what those predict."""
-
-    @property
-    def noise(self) -> Tensor:
-        """The drawn words, (blocks, shared)."""
-        ...
-
-    def read(self, table: Tensor) -> Tensor:
-        """The hidden vectors (places, width), from the input rows (vocabulary, width)."""
-        ...
-
-    def write(self, table: Tensor, change: Tensor) -> None:
-        """Change the input rows as the hidden vectors should change (places, width)."""
-        ...
-
-    def predicted(self) -> tuple[Tensor, Tensor]:
-        """Words (parts, words), and how often places predict them (parts, places, words)."""
-        ...
-
-    def others(self) -> Tensor:
-        """How often a place predicts anything but a drawn word, (blocks, places, shared)."""
-        ...
-
-
-def learn(vectors: WordVectors, group: Group, loss: "Loss", rate: float) -> Tensor:
-    """Change the vectors in place; return the losses, whose sum is that of the group."""
-    hidden = group.read(vectors.input.detach())  # else what a gradient would need is kept
-    found = []
-    for targets in loss.targets(group):
-        blocked = hidden.view(len(targets.rows), -1, hidden.shape[-1])
-        found.append((targets.rows, changes(vectors.output, blocked, targets, rate)))
-    change = found[0][1].hidden.view_as(hidden)
-    for _, other in found[1:]:
-        change += other.hidden.view_as(hidden)
-    for rows, each in found:
-        add(vectors.output, rows, each.rows)
-    group.write(vectors.input, change)
-    return torch.cat([each.losses for _, each in found])
-
-
-class Loss(Protocol):
-    """What stands in for a softmax over the whole vocabulary."""
-
-    def targets(self, group: Group) -> list[Targets]: ...
-
-
-class Negative:
-    """The right words should agree, the drawn ones should not, unless they are the right ones."""
-
-    def __init__(self, config: Word2VecConfig, counts: np.ndarray, device: torch.device) -> None:
-        self.negatives = config.negatives
-
-    def targets(self, group: Group) -> list[Targets]:
-        wrong = group.others().mul_(self.negatives / group.noise.shape[1])
-        return [Targets(*group.predicted(), 1.0), Targets(group.noise, wrong, -1.0)]
-
-
-class Hierarchical:
-    """Every node on the way to the right word should agree with the turn to be taken there."""
-
-    def __init__(self, config: Word2VecConfig, counts: np.ndarray, device: torch.device) -> None:
-        tree = huffman(counts)
-        self.nodes = torch.from_numpy(tree.nodes).to(device)
-        self.turns = torch.from_numpy(tree.turns).float().to(device)
-
-    def targets(self, group: Group) -> list[Targets]:
-        words, weights = group.predicted()
-        nodes, turns = self.nodes[words], self.turns[words]  # (parts, words, depth)
-        each = weights[..., None] * turns.abs()[:, None]  # (parts, places, words, depth)
-        return [Targets(nodes.flatten(1), each.flatten(2), turns.flatten(1)[:, None])]
-
-
-# The input layer: what the two methods read and predict.
-
-
-class Method(Protocol):
-    """Makes groups of what was drawn."""
-
-    @property
-    def turns(self) -> int:
-        """In how many turns the places of a group learn."""
-        ...
-
-    def groups(self, drawn: Drawn) -> Iterator[Group]: ...
-
-    def predictions(self, drawn: Drawn) -> int: ...
-
-
-class Pairs(NamedTuple):
-    """Places of skip-gram: each word predicts the words in half of its window, one by one."""
-
-    noise: Tensor  # (blocks, shared)
-    centres: Tensor  # (blocks, places) the words
-    contexts: Tensor  # (blocks, around) the words of the block and of a window to one side
-    near: Tensor  # (blocks, places, around) 1 where a context is predicted by a place, else 0
-
-    def read(self, table: Tensor) -> Tensor:
-        return table.index_select(0, self.centres.flatten())
-
-    def write(self, table: Tensor, change: Tensor) -> None:
-        add(table, self.centres, change)
-
-    def predicted(self) -> tuple[Tensor, Tensor]:
-        return self.contexts, self.near
-
-    def others(self) -> Tensor:
-        same = (self.contexts[:, :, None] == self.noise[:, None]).to(self.near.dtype)
-        return torch.baddbmm(self.near.sum(-1, keepdim=True), self.near, same, alpha=-1)
-
-
-class SkipGram:
-    """Makes groups of pairs. Each learns in two turns: what stands before, and what behind.
-
-    All at once is a third faster, but a place then takes six pairs and thirty drawn words from
-    where it was before any of them: on books the first epoch's loss was 2.61 instead of 2.54.
-    """
-
-    turns = 2
-
-    def __init__(self, config: Word2VecConfig, cut: Cut, device: torch.device) -> None:
-        self.window, self.device = config.window, device
-        offset = torch.arange(cut.places + self.window) - torch.arange(cut.places)[:, None]
-        reach = torch.arange(self.window + 1)[:, None, None]
-        # (reaches · places, around): half a window, by how far it reaches and by its place
-        before, behind = (offset < self.window) & (offset >= self.window - reach), offset > 0
-        self.before = before.float().flatten(0, 1).to(device)
-        self.behind = (behind & (offset <= reach)).float().flatten(0, 1).to(device)
-
-    def groups(self, drawn: Drawn) -> Iterator[Pairs]:
-        words, left, right, noise = (torch.from_numpy(each).to(self.device) for each in drawn)
-        centres = words[self.window : -self.window].view(left.shape)
-        halves = (
-            self._half(self.before, left, words[: -self.window]),
-            self._half(self.behind, right, words[self.window :]),
-        )
-        for group in range(len(left)):
-            for turn, (contexts, near) in enumerate(halves):
-                yield Pairs(noise[group, turn], centres[group], contexts[group], near[group])
-
-    def _half(self, table: Tensor, reach: Tensor, words: Tensor) -> tuple[Tensor, Tensor]:
-        """The contexts (groups, blocks, around) of half the windows, and where they are near."""
-        places = reach.shape[-1]
-        at = torch.arange(places, device=self.device)
-        near = table.index_select(0, (reach * places + at).flatten())
-        contexts = words.unfold(0, places + self.window, places).contiguous()
-        return contexts.view(*reach.shape[:2], -1), near.view(*reach.shape, -1)
-
-    def predictions(self, drawn: Drawn) -> int:
-        return int(drawn.left.sum() + drawn.right.sum())
-
-
-class Bags(NamedTuple):
-    """Places of continuous bag of words: the mean of a window predicts the word in the middle.
-
-    As in word2vec, each word of a window takes the whole change of the mean, not its share.
-    """
-
-    noise: Tensor  # (blocks, shared)
-    centres: Tensor  # (blocks, places) the words in the middle
-    counts: Tensor  # (blocks, places) how many are in each window, as float
-    words: Tensor  # (pairs,) those, window after window
-    starts: Tensor  # (places,) where each window begins in them
-    around: Tensor  # (around,) the words of the group and of a window to each side
-    sources: Tensor  # (pairs,) the places in whose windows each of these is, word after word
-    firsts: Tensor  # (around,) where those of each begin
-
-    def read(self, table: Tensor) -> Tensor:
-        sums = torch.embedding_bag(table, self.words, self.starts)[0]
-        return sums.div_(self.counts.clamp(min=1).view(-1, 1))
-
-    def write(self, table: Tensor, change: Tensor) -> None:
-        add(table, self.around, torch.embedding_bag(change, self.sources, self.firsts)[0])
-
-    def predicted(self) -> tuple[Tensor, Tensor]:
-        return self.centres.view(-1, 1), self.counts.clamp(max=1).view(-1, 1, 1)
-
-    def others(self) -> Tensor:
-        others = (self.centres[:, :, None] != self.noise[:, None]).to(self.counts.dtype)
-        return others.mul_(self.counts.clamp(max=1)[:, :, None])
-
-
-class BagOfWords:
-    """Makes groups of bags."""
-
-    turns = 1
-
-    def __init__(self, config: Word2VecConfig, cut: Cut, device: torch.device) -> None:
-        self.window, self.device = config.window, device
-        reach, offset = np.arange(self.window + 1), np.arange(-self.window, self.window + 1)
-        back = (offset < 0) & (offset >= -reach[:, None])
-        on = (offset > 0) & (offset <= reach[:, None])
-        self.masks = (back[:, None] | on).reshape(-1, len(offset))  # (left · right, offsets)
-
-    def groups(self, drawn: Drawn) -> Iterator[Bags]:
-        window, (groups, blocks, places) = self.window, drawn.left.shape
-        size, offsets = blocks * places, np.arange(2 * window + 1)
-        near = self.masks[drawn.left * (window + 1) + drawn.right].reshape(groups, size, -1)
-        # In whose window is a word? Place p has p + o in its own, in column o: those of one word
-        # are on a slant through `near`, which is a view with other strides.
-        wide = np.zeros((groups, size + 4 * window, len(offsets)), bool)
-        wide[:, 2 * window : -2 * window] = near
-        group, row, column = wide.strides
-        shape = (groups, size + 2 * window, len(offsets))
-        seen = as_strided(wide[:, 2 * window :], shape, (group, row, column - row))
-        parts = zip(
-            drawn.noise[:, 0],
-            drawn.words[window:-window].reshape(groups, blocks, places),
-            (drawn.left + drawn.right).astype(np.float32),
-            _bags(near, drawn.words.take(np.arange(groups * size)[:, None] + offsets)),
-            sliding_window_view(drawn.words, shape[1])[::size].copy(),
-            _bags(seen, np.broadcast_to(np.arange(shape[1])[:, None] - offsets, shape)),
-            strict=True,
-        )
-        for noise, centres, counts, read, around, written in parts:
-            arrays = (noise, centres, counts, *read, around, *written)
-            yield Bags(*(torch.from_numpy(each).to(self.device) for each in arrays))
-
-    def predictions(self, drawn: Drawn) -> int:
-        return int(np.count_nonzero(drawn.left + drawn.right))
-
-
-def _bags(mask: np.ndarray, values: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """For each group the values where the mask (groups, rows, columns) holds, row after row.
-
-    And where each row's begin.
-    """
-    mask = np.ascontiguousarray(mask)
-    chosen = values.ravel().take(np.flatnonzero(mask))
-    counts = np.einsum("grc->gr", mask.view(np.int8), dtype=np.int64)
-    ends = np.cumsum(counts).reshape(counts.shape)
-    for starts, last in zip(ends - counts, ends[:, -1], strict=True):
-        yield chosen[starts[0] : last], starts - starts[0]
-
-
-# Larger groups are faster and learn less: of 64 blocks of 32 places, skip-gram's vectors blew up.
-CUTS = {
-    ("skip-gram", "negative"): Cut(16, 16, 32),
-    ("cbow", "negative"): Cut(32, 16, 128),
-    ("skip-gram", "hierarchical"): Cut(32, 0, 1),
-    ("cbow", "hierarchical"): Cut(32, 0, 1),
-}
-METHODS: dict[str, type[SkipGram] | type[BagOfWords]] = {"skip-gram": SkipGram, "cbow": BagOfWords}
-LOSSES: dict[str, type[Negative] | type[Hierarchical]] = {
-    "negative": Negative,
-    "hierarchical": Hierarchical,
-}

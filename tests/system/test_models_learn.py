@@ -1,5 +1,6 @@
 """Small models that really learn: each must beat what needs no learning, or solve its task."""
 
+import os
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -121,7 +122,12 @@ SMALL = (
 
 
 # Dates take longer: Roman months differ by one letter, and 20410129 has no marks to go by.
-@pytest.mark.parametrize(("task", "steps"), [("reverse", 1000), ("dates", 1800)])
+SOAK = pytest.mark.skipif("REGARD_SEEDS" not in os.environ, reason="takes a minute: `make soak`")
+
+
+@pytest.mark.parametrize(
+    ("task", "steps"), [("reverse", 1000), pytest.param("dates", 1800, marks=SOAK)]
+)
 def test_an_encoder_decoder_solves_a_task_on_examples_it_never_saw(tmp_path, task, steps):
     ready = made(*SMALL, f"training.steps={steps}", "data.examples=50000", data=(task,))
     train(ready, tmp_path / "run", Console(quiet=True))

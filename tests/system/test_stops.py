@@ -22,7 +22,7 @@ PHASES = {
     "reading": {"where": "regard.training.setup:gather", "seconds": LONG},
     # Called by the learner for each text that it takes.
     "learning tokens": {"where": "regard.text.learning:cut", "seconds": SHORT},
-    "encoding": {"where": "regard.data.tokens:_Preparation._encode", "seconds": SHORT},
+    "encoding": {"where": "regard.data.tokens:_Preparation._document", "seconds": SHORT},
     "caching": {"where": "regard.data.tokens:_Writer.add", "seconds": LONG},
     "beginning the folder": {"where": "regard.training.runs:write_together", "seconds": LONG},
     "building": {"where": "regard.commands.running:build", "seconds": LONG},

@@ -53,7 +53,8 @@ def test_a_prompt_does_not_reach_into_the_next_document(tmp_path):
     made = made_plan(str(tmp_path / "*.txt"), "gpt2-tiny")
     found = sampler(made, build(made.config))()
     first = made.feed.valid.read(1, 50).tolist()
-    assert found["prompt"] == made.tokenizers[0].decode(first[: first.index(EOS)])
+    half = (first.index(EOS) + 1) // 2  # the rest is for the model to write
+    assert found["prompt"] == made.tokenizers[0].decode(first[:half])
 
 
 @pytest.mark.parametrize("held_out", [0.1, 0.0])
