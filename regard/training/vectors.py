@@ -6,6 +6,8 @@ together (`word_groups.py`).
 """
 
 import math
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -17,7 +19,17 @@ from regard.data.phrases import Ids
 from regard.errors import Problems, RegardError
 from regard.models.word2vec import Word2VecConfig, WordVectors
 from regard.text.specials import BOS, EOS, SPECIALS
-from regard.training.word_groups import CUTS, LOSSES, METHODS, Cut, Drawn, Loss, Method, learn
+from regard.training.word_groups import (
+    CUTS,
+    LOSSES,
+    METHODS,
+    Cut,
+    Drawn,
+    Group,
+    Loss,
+    Method,
+    learn,
+)
 
 PIECE = 1 << 15  # tokens that a step reads; windows do not reach out of it
 # Learning rates at first. Of skip-gram word2vec's own is 0.025; with drawn words that are shared,
@@ -31,6 +43,13 @@ class Learned(NamedTuple):
 
     loss: float  # the sum over all predictions
     predictions: int  # pairs of words for skip-gram, places for continuous bag of words
+
+
+class Ready(NamedTuple):
+    """A step before it is taken."""
+
+    groups: Sequence[Group]
+    predictions: int
 
 
 class VectorSteps:
@@ -104,16 +123,32 @@ class VectorSteps:
         left, right = np.minimum(reach, before), np.minimum(reach, behind)
         return Drawn(words, _padded(left, places), _padded(right, places), noise)
 
-    @torch.no_grad()
     def advance(self, vectors: WordVectors, step: int) -> Learned:
         """Take a step: change the vectors in place."""
+        return self._take(vectors, step, self._prepared(step))
+
+    def walk(self, vectors: WordVectors, first: int, last: int) -> Iterator[Learned]:
+        """Take all steps from `first` up to `last`; the next one is prepared on another thread."""
+        with ThreadPoolExecutor(1) as ahead:
+            coming = ahead.submit(self._prepared, first)
+            for step in range(first, last):
+                ready = coming.result()
+                if step + 1 < last:
+                    coming = ahead.submit(self._prepared, step + 1)
+                yield self._take(vectors, step, ready)
+
+    def _prepared(self, step: int) -> Ready:
         if not 0 <= step < len(self):
             raise RegardError(f"there are {len(self)} steps, numbered from 0; {step} is none")
-        drawn, rate = self.draw(step), self.rate(step)
-        groups = self.method.groups(drawn)
-        losses = [learn(vectors, group, self.loss, rate) for group in groups]
+        drawn = self.draw(step)
+        return Ready(list(self.method.groups(drawn)), self.method.predictions(drawn))
+
+    @torch.no_grad()
+    def _take(self, vectors: WordVectors, step: int, ready: Ready) -> Learned:
+        rate = self.rate(step)
+        losses = [learn(vectors, group, self.loss, rate) for group in ready.groups]
         loss = torch.cat(losses).double().cpu().numpy().sum()
-        return Learned(float(loss), self.method.predictions(drawn))
+        return Learned(float(loss), ready.predictions)
 
 
 def _counted(config: Word2VecConfig, counts: np.ndarray) -> np.ndarray:

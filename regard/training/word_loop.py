@@ -6,11 +6,13 @@ all there is, and a run that goes on does what it would have done.
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from regard.data.phrases import Ids, Joined
@@ -69,7 +71,7 @@ class WordLoop:
         """Train until the steps are done, or somebody asks to stop."""
         self.checkpoints.clean()
         try:
-            with self.job.stop.noted():
+            with self.job.stop.noted(), _one_thread():
                 reason = self._train()
                 if reason == "interrupted" and self.done and self.done not in self._saved:
                     self._save(regular=False)
@@ -84,13 +86,11 @@ class WordLoop:
         return Outcome(reason, self.done, math.inf, 0, seconds, pace, None)
 
     def _train(self) -> str:
-        for number in range(self.done, self.settings.steps):
-            if self.job.stop.asked is not None:
-                return "interrupted"
-            learned = self.steps.advance(self.module, number)
+        walk = self.steps.walk(self.module, self.done, self.settings.steps)
+        for learned in walk if self.done < self.settings.steps else ():
             self.loss += learned.loss
             self.predictions += learned.predictions
-            step = number + 1
+            step = self.done + 1
             self.place = replace(self.place, step=step, tokens=self._read(step))
             last = step == self.settings.steps
             if step % self.settings.log_every == 0 or last:
@@ -103,6 +103,8 @@ class WordLoop:
                 and (step % self.settings.sample_every == 0)
             ):
                 self._tell("sample", **self.job.sample())
+            if self.job.stop.asked is not None and not last:
+                return "interrupted"
         return "finished"
 
     def _read(self, step: int) -> int:
@@ -162,6 +164,20 @@ class WordLoop:
     def _tell(self, event: str, **values: Any) -> None:
         now = round(time.perf_counter() - self.begin, 3)
         self.job.sink.write({"event": event, "step": self.done, "time": now, **values})
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Products on this thread alone: they are so small that others wait longer than they work.
+
+    On a busy machine two threads took up to ten times as long as one; see docs/measurements.md.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def counted(tokens: Ids, vocabulary: int) -> np.ndarray:

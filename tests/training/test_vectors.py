@@ -299,3 +299,22 @@ def test_mistakes_are_told():
         VectorSteps(config, Text([]), np.ones(8), epochs=0, rate=-1.0)
     with pytest.raises(RegardError, match="5 steps, numbered from 0; 5 is none"):
         VectorSteps(config, text, np.ones(8)).advance(WordVectors(config), 5)
+
+
+def test_walking_is_taking_step_after_step():
+    rng = np.random.default_rng(0)
+    ids = np.concatenate([[BOS, *rng.integers(5, 12, 9), EOS] for _ in range(60)])
+    config = Word2VecConfig(12, width=8, subsample=0.0)
+    found = []
+    for walking in (False, True):
+        torch.manual_seed(0)
+        vectors = WordVectors(config)
+        steps = VectorSteps(config, Text(ids), np.bincount(ids, minlength=12), epochs=2, piece=128)
+        if walking:
+            learned = [*steps.walk(vectors, 0, 3), *steps.walk(vectors, 3, len(steps))]
+        else:
+            learned = [steps.advance(vectors, step) for step in range(len(steps))]
+        found.append((learned, vectors.input.detach().clone(), vectors.output.detach().clone()))
+    (one, *weights), (other, *others) = found
+    assert one == other
+    assert all(torch.equal(a, b) for a, b in zip(weights, others, strict=True))
