@@ -34,8 +34,10 @@ from regard.models.int8 import quantise
 from regard.models.ngram import NGram
 from regard.models.transformer import Transformer
 from regard.training.evaluation import (
+    Bucket,
     Scores,
     accounted,
+    by_length,
     compare,
     counted_rules,
     judge,
@@ -60,7 +62,7 @@ class Evaluate:
 
     $ regard evaluate runs/notes                   what the run itself held out
     $ regard evaluate runs/notes other.txt --json
-    $ regard evaluate runs/en-de en.txt de.txt --beam 5
+    $ regard evaluate runs/en-de en.txt de.txt --beam 5 --by-length
     """
 
     path: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")]
@@ -81,6 +83,8 @@ class Evaluate:
     """Hypotheses kept while translating; 1 is greedy."""
     length_penalty: Annotated[float, tyro.conf.arg(metavar="X")] = 1.0
     """Hypotheses are ranked by log-probability / tokens ** X."""
+    by_length: Annotated[bool, tyro.conf.arg(help_behavior_hint="")] = False
+    """For pairs: BLEU and exact match by the length of the source, too."""
     int8: Annotated[bool, tyro.conf.arg(help_behavior_hint="")] = False
     """Weights in eight bits; the perplexity is compared with that of the weights as they are."""
     tokenised: Annotated[bool, tyro.conf.arg(help_behavior_hint="")] = False
@@ -125,15 +129,16 @@ class Evaluate:
         problems = Problems("evaluate")
         problems.require(not (self.data and self.pairs), "give DATA or --pairs, not both")
         if not run.settings.data.pairs:
-            for name in ("pairs", "tokenised", "written"):
+            for name in ("pairs", "tokenised", "written", "by_length"):
+                option = name.replace("_", "-")
                 problems.require(
                     not getattr(self, name),
-                    f"--{name} is for runs on pairs; {self.path} is on text",
+                    f"--{option} is for runs on pairs; {self.path} is on text",
                 )
         if self.int8 and not isinstance(run.module, Transformer):
             problems.add("--int8 is for Transformers; an n-gram model has no weights")
-        if isinstance(run.config, BagConfig) and self.beam != 1:
-            problems.add("--beam is for translations; a label is one word")
+        if isinstance(run.config, BagConfig) and (self.beam != 1 or self.by_length):
+            problems.add("--beam and --by-length are for translations; a label is one word")
         problems.require(self.beam > 0, f"--beam must be at least 1, not {self.beam}")
         problems.report()
         if self.written:
@@ -167,6 +172,9 @@ class Evaluate:
             scores = judge(scores, written, gold)
         else:
             scores = compare(scores, written, gold, self.tokenised, RESAMPLES)
+        if self.by_length:
+            lengths = [len(source) - 1 for source in pairs.sources]  # without </s>
+            scores = replace(scores, by_length=by_length(lengths, written, gold, self.tokenised))
         scores = replace(scores, rules=pair_rules(objective, self.beam))
         return scores, [
             *counts.sentences(),
@@ -265,6 +273,18 @@ def _bleu(scores: Scores) -> str:
     return f"{scores.bleu:.2f}{margin}"
 
 
+def _lengths(buckets: Sequence[Bucket]) -> Table:
+    """A line for each bucket of lengths."""
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column("source tokens", style="cyan")
+    for name in ("pairs", "BLEU", "exact"):
+        table.add_column(name, justify="right")
+    for one in buckets:
+        span = f"{one.first}–{one.last}" if one.first < one.last else f"{one.first}"
+        table.add_row(span, f"{one.pairs:,}", f"{one.bleu:.2f}", f"{one.exact:.1%}")
+    return table
+
+
 def show(scores: Scores, title: str, console: Console) -> None:
     """A small table of figures, and below it how they were counted."""
     table = Table(box=None, header_style="bold", pad_edge=False)
@@ -284,6 +304,8 @@ def show(scores: Scores, title: str, console: Console) -> None:
         table.add_column(name, justify="right")
     table.add_row("", *there.values())
     console.print(table)
+    if scores.by_length:
+        console.print(_lengths(scores.by_length))
     for line in (scores.rules, scores.signature):
         if line:
             console.print(Text(line, "dim"))

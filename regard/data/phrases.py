@@ -15,6 +15,7 @@ from regard.text.specials import SPECIALS
 
 STRETCH = 1 << 22  # tokens that are counted at once
 MOST = 1 << 20  # phrases, the best of them
+ROOM = 1 << 26  # pairs that are counted at once, which take 1 GiB
 
 
 class Ids(Protocol):
@@ -30,13 +31,16 @@ class Ids(Protocol):
 def find_phrases(tokens: Ids, vocabulary: int, threshold: float, least: int) -> np.ndarray:
     """The pairs of words (phrases, 2) that score above a threshold, the best first."""
     words = np.zeros(vocabulary, np.int64)
-    keys, counts = np.empty(0, np.int64), np.empty(0, np.int64)
+    keys, counts, rare = np.empty(0, np.int64), np.empty(0, np.int64), 0
     for start in range(0, len(tokens), STRETCH):
         ids = tokens.read(start, start + STRETCH + 1)  # one more: a pair may lie on the border
         words += np.bincount(ids[:STRETCH], minlength=vocabulary)
         both = (ids[:-1] >= len(SPECIALS)) & (ids[1:] >= len(SPECIALS))
         found, seen = np.unique((ids[:-1] * vocabulary + ids[1:])[both], return_counts=True)
         keys, counts = _added(keys, counts, found, seen)
+        if len(keys) > ROOM:  # rare ones cannot become phrases any more, or hardly
+            rare += 1
+            keys, counts = keys[counts > rare], counts[counts > rare]
     words[: len(SPECIALS)] = 0
     pairs = np.stack(np.divmod(keys, vocabulary), 1)  # (pairs, 2)
     apart = words[pairs[:, 0]].astype(np.float64) * words[pairs[:, 1]]

@@ -27,7 +27,19 @@ from regard.training.precision import Precision, computing
 from regard.training.processes import ALONE, Processes
 
 GREEDY = Beam(beams=1)
+BUCKETS = 6  # of lengths
 STRETCH = 1 << 20  # tokens that are looked up at once
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """How good translations of sources of about one length are."""
+
+    first: int  # tokens of the shortest source
+    last: int  # and of the longest
+    pairs: int
+    bleu: float
+    exact: float
 
 
 @dataclass(frozen=True)
@@ -45,11 +57,12 @@ class Scores:
     chrf: float | None = None
     exact: float | None = None  # the share of targets that are right to the letter
     signature: str | None = None  # sacrebleu's, for BLEU and chrF
+    by_length: tuple[Bucket, ...] = ()
     rules: str = ""  # what was counted and how, in words
 
     def figures(self) -> dict[str, Any]:
         """What there is, by name."""
-        return {name: value for name, value in asdict(self).items() if value not in (None, "")}
+        return {name: value for name, value in asdict(self).items() if value not in (None, "", ())}
 
 
 @contextmanager
@@ -173,6 +186,25 @@ def judge(scores: Scores, written: Sequence[str], gold: Sequence[str]) -> Scores
     """The scores with the share of labels that are right."""
     same = sum(a == b for a, b in zip(written, gold, strict=True))
     return replace(scores, accuracy=same / len(gold)) if gold else scores
+
+
+def by_length(
+    lengths: Sequence[int], written: Sequence[str], gold: Sequence[str], tokenised: bool
+) -> tuple[Bucket, ...]:
+    """Figures for sources of about one length (in tokens), about as many in each bucket."""
+    order = np.argsort(np.asarray(lengths), kind="stable")
+    ends = [lengths[part[-1]] for part in np.array_split(order, BUCKETS) if len(part)]
+    found, first = [], 0
+    for last in sorted(set(ends)):  # pairs of one length stay together
+        here = [i for i, length in enumerate(lengths) if first <= length <= last]
+        first = last + 1
+        some, wanted = [written[i] for i in here], [gold[i] for i in here]
+        scores = compare(Scores(0.0, 1.0, 0), some, wanted, tokenised)
+        assert scores.bleu is not None
+        assert scores.exact is not None
+        shortest = min(lengths[i] for i in here)
+        found.append(Bucket(shortest, last, len(here), scores.bleu, scores.exact))
+    return tuple(found)
 
 
 def compare(

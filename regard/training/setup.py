@@ -13,7 +13,7 @@ from regard.data.labels import Labels, check_labels
 from regard.data.pairs import EncodedPairs, PairTexts, encode_pairs, gather_pairs
 from regard.data.phrases import find_phrases, spelled
 from regard.data.stream import MaskedStream, Stream
-from regard.data.texts import Texts, gather
+from regard.data.texts import Part, Texts, gather
 from regard.data.tokens import Tokens, prepare
 from regard.errors import RegardError
 from regard.models.bag import BagConfig
@@ -146,7 +146,7 @@ def _text(settings: Settings, stages: Stages, known: Sequence[Tokenizer]) -> Mad
         config,
         lambda tokens: stream(parts["train"], parts["valid"], config, settings, tokens),
         [tokenizer],
-        _described(texts, parts["train"], parts["valid"], tokenizer),
+        _described(texts, parts, tokenizer, lines),
         [*texts.warnings, *_unknown(parts), *_little(len(parts["valid"]), "tokens")],
         len(parts["train"]),
         len(parts["valid"]),
@@ -180,21 +180,23 @@ def _context_for(tokens: int) -> int:
     return context
 
 
-def _described(texts: Texts, train: Tokens, valid: Tokens, tokenizer: Tokenizer) -> dict[str, str]:
-    files = len(texts.files)
+def _described(
+    texts: Texts, parts: Mapping[Part, Tokens], tokenizer: Tokenizer, lines: bool
+) -> dict[str, str]:
+    files, unit = len(texts.files) + len(texts.valid_files), "line" if lines else "document"
     return {
         "text": f"{texts.bytes:,} bytes in {files:,} file{'s' if files != 1 else ''}",
         "split": texts.rule(),
         "tokenizer": f"{tokenizer.kind}, {len(tokenizer):,} tokens"
         + ", as they stand between blanks" * tokenizer.vocabulary.tokenised,
-        "train": _tokens_in(train),
-        "valid": _tokens_in(valid),
+        "train": _tokens_in(parts["train"], unit),
+        "valid": _tokens_in(parts["valid"], unit),
     }
 
 
-def _tokens_in(tokens: Tokens) -> str:
-    documents = tokens.stock.documents
-    return f"{len(tokens):,} tokens in {documents:,} document{'s' if documents != 1 else ''}"
+def _tokens_in(tokens: Tokens, unit: str) -> str:
+    count = tokens.stock.documents
+    return f"{len(tokens):,} tokens in {count:,} {unit}{'s' if count != 1 else ''}"
 
 
 def _unknown(parts: Mapping[Any, Tokens]) -> list[str]:

@@ -74,7 +74,7 @@ def test_labels_that_were_not_trained_count_as_wrong_and_not_in_the_loss(run, tm
     assert "1 of 2 labels are none of this run's" in call("evaluate", run, "new.tsv").out
     (tmp_path / "two.tsv").write_text("a film\tvery good\n")
     assert "a label must be one word" in mistake(call("evaluate", run, "two.tsv"))
-    assert "--beam is for translations" in mistake(call("evaluate", run, "--beam", 3))
+    assert "are for translations" in mistake(call("evaluate", run, "--beam", 3))
 
 
 def test_a_tokenizer_file_is_for_the_texts_only(run, reviews):

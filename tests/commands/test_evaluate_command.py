@@ -223,3 +223,13 @@ def test_eight_bits_are_told_beside_the_weights_as_they_are(request, kind):
     assert small["perplexity"] == pytest.approx(plain["perplexity"], rel=0.1)
     assert "int8 weights: perplexity" in small["rules"]
     assert "plain_perplexity" not in plain
+
+
+def test_figures_by_the_length_of_the_source(translator, data, decoder):
+    files = (data / "source2", data / "target2")
+    found = json.loads(call("evaluate", translator, *files, "--by-length", "--json").out)
+    assert sum(one["pairs"] for one in found["by_length"]) == 15
+    said = call("evaluate", translator, *files, "--by-length").out
+    assert "source tokens" in said
+    assert "by_length" not in json.loads(call("evaluate", translator, *files, "--json").out)
+    assert "--by-length is for runs on pairs" in mistake(call("evaluate", decoder, "--by-length"))

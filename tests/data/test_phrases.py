@@ -68,3 +68,18 @@ def test_counting_in_stretches_changes_nothing(ids, size):
         assert found() == once
     finally:
         phrases.STRETCH = before
+
+
+def test_where_there_is_no_room_for_all_pairs_the_rare_ones_go(monkeypatch):
+    rng = np.random.default_rng(0)
+    chance = rng.integers(IS, 200, 4000).tolist()
+    ids = [
+        token
+        for i, word in enumerate(chance)
+        for token in ((NEW, YORK, word) if i % 40 == 0 else (word,))
+    ]
+    whole = find_phrases(Row(ids), 200, threshold=20.0, least=5)
+    monkeypatch.setattr(phrases, "STRETCH", 500)
+    monkeypatch.setattr(phrases, "ROOM", 1500)
+    assert [NEW, YORK] in find_phrases(Row(ids), 200, threshold=20.0, least=5).tolist()
+    assert [NEW, YORK] in whole.tolist()

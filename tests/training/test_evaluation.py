@@ -1,5 +1,6 @@
 """Figures over a held-out set, against loops over single tokens and sacrebleu itself."""
 
+import itertools
 import math
 
 import numpy as np
@@ -13,7 +14,15 @@ from regard.data.pairs import EncodedPairs, Pair
 from regard.decoding.settings import Beam
 from regard.text.learning import learn
 from regard.text.specials import EOS
-from regard.training.evaluation import Scores, at_rest, compare, measure, rules, translations
+from regard.training.evaluation import (
+    Scores,
+    at_rest,
+    by_length,
+    compare,
+    measure,
+    rules,
+    translations,
+)
 from regard.training.objectives import objective_for
 
 
@@ -175,3 +184,25 @@ def test_the_rules_say_what_was_counted():
     ):
         objective = objective_for(model_of(kind).config, kind == "pairs")
         assert word in rules(objective, 64)
+
+
+def test_buckets_of_lengths_hold_every_pair_once_and_have_their_own_figures():
+    lengths = [3, 9, 3, 5, 7, 7, 7, 20, 1, 2, 5, 8]
+    gold = [f"a b c d {i}" for i in range(12)]
+    written = [text if length < 7 else "x" for text, length in zip(gold, lengths, strict=True)]
+    found = by_length(lengths, written, gold, tokenised=True)
+    assert sum(one.pairs for one in found) == 12
+    for before, one in itertools.pairwise(found):
+        assert before.last < one.first
+    for one in found:
+        here = [i for i, n in enumerate(lengths) if one.first <= n <= one.last]
+        assert (one.pairs, one.first, one.last) == (
+            len(here),
+            min(lengths[i] for i in here),
+            max(lengths[i] for i in here),
+        )
+        assert one.exact == sum(written[i] == gold[i] for i in here) / len(here)
+        score = sacrebleu.corpus_bleu(
+            [written[i] for i in here], [[gold[i] for i in here]], tokenize="none", force=True
+        )
+        assert one.bleu == pytest.approx(score.score)
