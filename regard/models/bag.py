@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from regard.errors import Problems, RegardError
 from regard.models.linear import Linear
 from regard.models.masks import Mask, whole_numbers
-from regard.models.protocol import Memory, State
+from regard.models.protocol import Memory, State, chosen_rows, forgotten
 
 SPECIALS = 5  # the first ids of every vocabulary: <pad> <s> </s> <unk> <mask>
 END = 2
@@ -86,9 +86,7 @@ class Told:
 
     def reorder(self, rows: Tensor | Sequence[int]) -> None:
         """Row i becomes what row `rows[i]` was; rows may repeat, and their number may change."""
-        wanted = whole_numbers(rows, "rows").tolist()
-        if not wanted or not 0 <= min(wanted) <= max(wanted) < self.rows:
-            raise RegardError(f"the state has rows 0 to {self.rows - 1}, not {wanted}")
+        wanted = chosen_rows(rows, self.rows)
         self.counts = [self.counts[row] for row in wanted]
         self.undoable = [self.undoable[row] for row in wanted]
         if self.labels is not None:
@@ -96,11 +94,7 @@ class Told:
 
     def undo(self, counts: Sequence[int]) -> None:
         """Row r forgets its last `counts[r]` tokens, of those that came with the last call."""
-        taken, there = whole_numbers(counts, "counts").tolist(), self.undoable
-        if len(taken) != self.rows or any(
-            not 0 <= count <= most for count, most in zip(taken, there, strict=True)
-        ):
-            raise RegardError(f"rows that last took in {there} tokens cannot forget {taken}")
+        taken, there = forgotten(counts, self.undoable), self.undoable
         self.counts = [count - less for count, less in zip(self.counts, taken, strict=True)]
         self.undoable = [most - less for most, less in zip(there, taken, strict=True)]
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from regard.errors import Problems, RegardError, nearest
 from regard.models.counting import Level, Smoothing, Table, smoothing, thresholds
 from regard.models.masks import Mask, whole_numbers
-from regard.models.protocol import Memory, State
+from regard.models.protocol import Memory, State, chosen_rows, forgotten
 
 Name = Literal["kneser-ney", "add-k", "stupid-backoff", "maximum-likelihood"]
 SMOOTHINGS: tuple[Name, ...] = get_args(Name)
@@ -92,20 +92,13 @@ class LastTokens:
 
     def reorder(self, rows: Tensor | Sequence[int]) -> None:
         """Row i becomes what row `rows[i]` was; rows may repeat, and their number may change."""
-        wanted = whole_numbers(rows, "rows").tolist()
-        if not wanted or not 0 <= min(wanted) <= max(wanted) < self.rows:
-            raise RegardError(f"the state has rows 0 to {self.rows - 1}, not {wanted}")
+        wanted = chosen_rows(rows, self.rows)
         self.texts = [list(self.texts[row]) for row in wanted]
         self.undoable = [list(self.undoable[row]) for row in wanted]
 
     def undo(self, counts: Sequence[int]) -> None:
         """Row r forgets its last `counts[r]` tokens, of those that came with the last call."""
-        taken = whole_numbers(counts, "counts").tolist()
-        there = [len(tokens) for tokens in self.undoable]
-        if len(taken) != self.rows or any(
-            not 0 <= count <= most for count, most in zip(taken, there, strict=True)
-        ):
-            raise RegardError(f"rows that last took in {there} tokens cannot forget {taken}")
+        taken = forgotten(counts, [len(tokens) for tokens in self.undoable])
         for row, count in enumerate(taken):
             if count:
                 del self.texts[row][-count:], self.undoable[row][-count:]

@@ -9,7 +9,8 @@ from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor
 
-from regard.models.masks import Mask
+from regard.errors import RegardError
+from regard.models.masks import Mask, whole_numbers
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,6 +46,25 @@ class State(Protocol):
 
     def free(self) -> None:
         """Give the memory back."""
+
+
+def chosen_rows(rows: Tensor | Sequence[int], there: int) -> list[int]:
+    """The rows that a state of so many is to consist of, if it has them."""
+    wanted: list[int] = whole_numbers(rows, "rows").tolist()
+    if not wanted or not 0 <= min(wanted) <= max(wanted) < there:
+        raise RegardError(f"the state has rows 0 to {there - 1}, not {wanted}")
+    return wanted
+
+
+def forgotten(counts: Sequence[int], there: Sequence[int]) -> list[int]:
+    """How many tokens each row is to forget, if so many came with the last call."""
+    taken: list[int] = whole_numbers(counts, "counts").tolist()
+    fits = len(taken) == len(there) and all(
+        0 <= count <= most for count, most in zip(taken, there, strict=True)
+    )
+    if not fits:
+        raise RegardError(f"rows that last took in {list(there)} tokens cannot forget {taken}")
+    return taken
 
 
 @runtime_checkable

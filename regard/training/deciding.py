@@ -96,7 +96,7 @@ def decided(made: Made, device: torch.device) -> Plan:
     optimizer = replace(optimizer, peak=optimizer.peak or _peak(config))
     schedule = replace(settings.schedule, warmup=warmup(settings.schedule, steps))
     settings = replace(settings, training=training, optimizer=optimizer, schedule=schedule)
-    return replace(_planned(made, settings, objective, device), feed=feed)
+    return _planned(made, settings, objective, device, feed)
 
 
 def _peak(config: TransformerConfig | BagConfig) -> float:
@@ -143,14 +143,20 @@ def _passes(made: Made, config: Word2VecConfig, objective: Objective, device: to
     return _planned(made, settings, objective, device)
 
 
-def _planned(made: Made, settings: Settings, objective: Objective, device: torch.device) -> Plan:
-    """A plan whose settings are decided."""
+def _planned(
+    made: Made,
+    settings: Settings,
+    objective: Objective,
+    device: torch.device,
+    feed: Feed | None = None,
+) -> Plan:
+    """A plan whose settings are decided, and its feed if that was made already."""
     training = settings.training
     return Plan(
         settings,
         made.config,
         objective,
-        made.feed(training.tokens_per_step),
+        feed or made.feed(training.tokens_per_step),
         made.tokenizers,
         device,
         choose(training.precision, device),

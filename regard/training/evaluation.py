@@ -104,14 +104,19 @@ def measure(
                 asked += batch.valid
     summed, found, all_asked = processes.sums([float(total), int(right), asked])
     asked = int(all_asked)
-    mean = summed / asked if asked else math.nan
     masked = objective.name == "masked"
+    scores = _scores(summed, asked, 0 if masked else text_bytes)
+    return replace(scores, accuracy=found / asked if masked and asked else None)
+
+
+def _scores(total: float, asked: int, text_bytes: int) -> Scores:
+    """The figures of a summed loss; bits per byte if the bytes are known."""
+    mean = total / asked if asked else math.nan
     return Scores(
         loss=mean,
         perplexity=math.inf if mean >= 700 else math.exp(mean),  # NaN stays NaN
         tokens=asked,
-        bits_per_byte=summed / math.log(2) / text_bytes if text_bytes and not masked else None,
-        accuracy=found / asked if masked and asked else None,
+        bits_per_byte=total / math.log(2) / text_bytes if text_bytes else None,
     )
 
 
@@ -125,13 +130,7 @@ def measure_counts(module: NGram, tokens: Tokens, text_bytes: int = 0) -> Scores
         here = (ids != BOS) & (np.arange(len(ids)) >= before)
         total -= float(found[here].sum(dtype=np.float64))
         asked += int(here.sum())
-    mean = total / asked if asked else math.nan
-    return Scores(
-        loss=mean,
-        perplexity=math.inf if mean >= 700 else math.exp(mean),
-        tokens=asked,
-        bits_per_byte=total / math.log(2) / text_bytes if text_bytes else None,
-    )
+    return _scores(total, asked, text_bytes)
 
 
 def accounted(tokens: Tokens, tokenizer: Tokenizer) -> int:
