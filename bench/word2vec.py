@@ -115,8 +115,8 @@ def regard(work: Work) -> tuple[float, np.ndarray]:
     else:  # a second one prepares the steps
         for _ in steps.walk(vectors, 0, len(steps)):
             pass
-    spent = time.perf_counter() - begin
-    return spent, vectors.vectors().cpu().numpy()[len(SPECIALS) :]
+    learnt = vectors.vectors().cpu().numpy()[len(SPECIALS) :]  # waits for a GPU
+    return time.perf_counter() - begin, learnt
 
 
 def gensim(work: Work) -> tuple[float, np.ndarray]:

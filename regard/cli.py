@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from regard.commands.align import Align
 from regard.commands.arpa import Arpa
 from regard.commands.classify import Classify
 from regard.commands.embed import Embed
@@ -45,6 +46,7 @@ COMMANDS: dict[str, Callable[..., Command]] = {
     "evaluate": Evaluate,
     "generate": Generate,
     "translate": Translate,
+    "align": Align,
     "score": Score,
     "fill": Fill,
     "embed": Embed,

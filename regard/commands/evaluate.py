@@ -32,6 +32,7 @@ from regard.errors import Problems, RegardError
 from regard.models.bag import BagConfig
 from regard.models.int8 import quantise
 from regard.models.ngram import NGram
+from regard.models.recurrent import Recurrent
 from regard.models.transformer import Transformer
 from regard.training.evaluation import (
     Bucket,
@@ -136,7 +137,7 @@ class Evaluate:
                     f"--{option} is for runs on pairs; {self.path} is on text",
                 )
         if self.int8 and not isinstance(run.module, Transformer):
-            problems.add("--int8 is for Transformers; an n-gram model has no weights")
+            problems.add("--int8 is for Transformers; this model is none")
         if isinstance(run.config, BagConfig) and (self.beam != 1 or self.by_length):
             problems.add("--beam and --by-length are for translations; a label is one word")
         problems.require(self.beam > 0, f"--beam must be at least 1, not {self.beam}")
@@ -264,7 +265,9 @@ def evaluate_text(
     warnings = list(texts.warnings)
     if tokens.stock.unknown:
         warnings.append(f"{tokens.stock.unknown:,} of {len(tokens):,} tokens are unknown")
-    how = counted_rules(writer) if isinstance(writer, NGram) else rules(objective, context)
+    how = rules(objective, context, carried=isinstance(writer, Recurrent))
+    if isinstance(writer, NGram):
+        how = counted_rules(writer)
     return replace(scores, rules=how), warnings
 
 

@@ -18,6 +18,7 @@ from regard.models.config import TransformerConfig
 from regard.models.families import ABOUT, OTHERS, Config, build, named
 from regard.models.ngram import NGramConfig
 from regard.models.presets import DIALLED, PRESETS, preset
+from regard.models.recurrent_config import RecurrentConfig
 from regard.training.runs import WEIGHTS, config_of, is_run, levels
 
 
@@ -90,7 +91,8 @@ class Describe:
         module = build(config, "meta")
         console.print(_tree(anatomy(module, self.name)))
         config = module.config
-        if isinstance(config, TransformerConfig) and config.tied and config.head != "none":
+        headed = isinstance(config, TransformerConfig) and config.head != "none"
+        if (headed or isinstance(config, RecurrentConfig)) and config.tied:
             console.print("\nthe output matrix is tied to embed.tokens and counted once")
         console.print(f"\n{_settings(config)}", style="dim")
 

@@ -1,4 +1,4 @@
-"""`regard plot`: the curves of runs."""
+"""`regard plot`: the curves of runs, or how far back their gradients reach."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from regard.errors import Problems, RegardError
+from regard.inspection import through_time
 from regard.inspection.curves import plot
 from regard.training.log import LOG
 
@@ -18,6 +19,7 @@ class Plot:
     """Draw training and validation loss of one or more runs.
 
     $ regard plot runs/small runs/large -o curves.svg
+    $ regard plot runs/elman runs/lstm --through-time -o reach.svg
     """
 
     runs: Annotated[
@@ -25,10 +27,19 @@ class Plot:
         tyro.conf.arg(metavar="RUN…", help_behavior_hint="(required)"),
     ] = ()
     """Run folders."""
-    out: Annotated[str, tyro.conf.arg(aliases=["-o"], metavar="FILE")] = "curves.png"
+    out: Annotated[
+        str,
+        tyro.conf.arg(
+            aliases=["-o"],
+            metavar="FILE",
+            help_behavior_hint="(default: curves.png or through-time.png)",
+        ),
+    ] = ""
     """The picture: PNG, SVG or PDF by its suffix."""
     by: Literal["step", "tokens", "time"] = "step"
     """What the curves run along."""
+    through_time: Annotated[bool, tyro.conf.arg(help_behavior_hint="")] = False
+    """Of recurrent language models: how far back gradients reach, and how large they were."""
 
     def run(self, console: Console) -> None:
         if not self.runs:
@@ -37,5 +48,12 @@ class Plot:
         for run in self.runs:
             problems.require(Path(run, LOG).is_file(), f"{run} is no run (it has no {LOG})")
         problems.report()
-        plot([Path(run) for run in self.runs], Path(self.out), self.by)
-        console.print(Text(f"wrote {self.out}"), soft_wrap=True)
+        if self.through_time and self.by != "step":
+            raise RegardError(f"--through-time is drawn by step; leave out --by {self.by}")
+        folders = [Path(run) for run in self.runs]
+        out = self.out or ("through-time.png" if self.through_time else "curves.png")
+        if self.through_time:
+            through_time.plot(folders, Path(out))
+        else:
+            plot(folders, Path(out), self.by)
+        console.print(Text(f"wrote {out}"), soft_wrap=True)

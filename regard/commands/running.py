@@ -19,6 +19,7 @@ from regard.data.buckets import Buckets
 from regard.errors import RegardError
 from regard.models.families import Model, build
 from regard.models.ngram import NGram
+from regard.models.recurrent import Recurrent
 from regard.models.word2vec import WordVectors
 from regard.storage import discard, sweep
 from regard.training import runs
@@ -35,6 +36,7 @@ from regard.training.samples import sampler
 from regard.training.setup import Plan
 from regard.training.signals import Stop, StoppedError
 from regard.training.tensorboard import TensorBoard
+from regard.training.through_time import recorder
 from regard.training.throughput import NO_PEAK, peak
 from regard.training.view import view
 from regard.training.word_loop import WordLoop
@@ -214,6 +216,7 @@ def _job(made: Plan, module: Model, folder: Path, sink: Sink) -> Job:
         sink,
         made.valid_bytes,
         sampler(made, module),
+        recorder(made, module),
     )
 
 
@@ -264,7 +267,8 @@ def _final(
     scores = outcome.scores
     if scores is None or not scores.tokens:
         return None
-    how = rules(made.objective, made.settings.training.context)
+    carried = isinstance(loop.job.module, Recurrent)
+    how = rules(made.objective, made.settings.training.context, carried)
     if isinstance(loop.job.module, NGram):
         how = counted_rules(loop.job.module)
     if isinstance(made.feed, Buckets):

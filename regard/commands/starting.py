@@ -7,6 +7,7 @@ import torch
 from regard.commands.words import table_of
 from regard.errors import RegardError
 from regard.models.families import Model
+from regard.models.recurrent import Recurrent
 from regard.models.transformer import Transformer
 from regard.text.specials import SPECIALS
 from regard.text.tokenizer import Tokenizer
@@ -19,8 +20,8 @@ def start_with(module: Model, tokenizer: Tokenizer, path: str) -> str:
     They are scaled to be as long, on average, as the rows they replace: what follows the embedding
     was made for those. Tokens that the vectors do not know keep theirs.
     """
-    if not isinstance(module, Transformer):
-        raise RegardError("training.vectors is for Transformers: this model has no embedding")
+    if not isinstance(module, Transformer | Recurrent):
+        raise RegardError("training.vectors is for models with an embedding; this one has none")
     table, weight = table_of(Path(path)), module.embed.tokens.weight  # (vocabulary, width)
     if table.width != weight.shape[1]:
         raise RegardError(

@@ -25,6 +25,7 @@ class Batch:
     source: Tensor | None = None  # (rows, source positions)
     source_lengths: Tensor | None = None  # (rows,)
     examples: np.ndarray | None = None  # (rows,) which ones these are, for the record
+    continues: bool | None = None  # rows go on where those of the batch before ended; None: never
 
     @property
     def rows(self) -> int:

@@ -63,17 +63,25 @@ class Stream:
         return replace(self, seed=turned_seed(self.seed, turn))
 
     def _batch(
-        self, tokens: Tokens, starts: np.ndarray, numbers: np.ndarray, held_out: bool = False
+        self,
+        tokens: Tokens,
+        starts: np.ndarray,
+        numbers: np.ndarray,
+        held_out: bool = False,
+        ring: bool = False,
     ) -> Batch:
-        """The rows that begin at `starts`; each has a number of its own, for what is drawn."""
-        ids = self._read(tokens, starts, self.context + 1)  # one more than is read: the last target
+        """The rows that begin at `starts`; each has a number of its own, for what is drawn.
+
+        With `ring` rows go on at the beginning where the tokens end.
+        """
+        ids = tokens.rows(starts, self.context + 1, PAD, ring)  # one more is read: the last target
         inputs, targets = self._question(ids, numbers, held_out)
         documents = None
         if self.isolate:
             found = [tokens.documents(start, start + self.context) for start in starts.tolist()]
             documents = torch.from_numpy(np.stack(found))
         valid = int((targets != IGNORE).sum())
-        lengths = np.minimum(len(tokens) - starts, self.context)
+        lengths = np.minimum(len(tokens) - starts * (not ring), self.context)
         return Batch(
             torch.from_numpy(inputs),
             torch.from_numpy(targets),
@@ -84,14 +92,6 @@ class Stream:
             examples=starts,
         )
 
-    def _read(self, tokens: Tokens, starts: np.ndarray, width: int) -> np.ndarray:
-        """(rows, width) ids, padded where the stream ends."""
-        ids = np.full((len(starts), width), PAD, dtype=np.int64)
-        for row, start in enumerate(starts.tolist()):
-            found = tokens.read(start, start + width)
-            ids[row, : len(found)] = found
-        return ids
-
     def _question(
         self, ids: np.ndarray, numbers: np.ndarray, held_out: bool
     ) -> tuple[np.ndarray, np.ndarray]:
@@ -100,6 +100,70 @@ class Stream:
         # That a new document begins is no news behind </s>, and padding is nobody's.
         targets[(targets == PAD) | (targets == BOS)] = IGNORE
         return np.ascontiguousarray(ids[:, :-1]), targets
+
+
+TRACKS = 16  # rows that a held-out text is read in: the same for everyone who measures
+
+
+@dataclass(frozen=True)
+class ContinuedStream(Stream):
+    """The same for models that remember: each row goes on where it ended in the step before.
+
+    In an epoch the text, a ring, is laid out in as many tracks as there are rows, which are read
+    side by side; each epoch begins at another place of it. A track begins with `<s>` in place of
+    its first token: nothing is remembered there, as where a text begins, and so `<s>` is learnt
+    even from a single text.
+    """
+
+    @property
+    def tracks(self) -> int:
+        return max(1, min(self.rows, (len(self.train) - 1) // self.context))
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return max(1, (len(self.train) - 1) // (self.tracks * self.context))
+
+    def epoch(self, step: int) -> float:
+        return step / self.steps_per_epoch
+
+    def step(self, step: int) -> Batch:
+        epoch, place = divmod(step, self.steps_per_epoch)
+        length = self.steps_per_epoch * self.context  # of a track
+        ring = len(self.train) > self.context  # else a row would hold the text more than once
+        first = int(generator(self.seed, 1, epoch).integers(len(self.train))) if ring else 0
+        numbers = np.arange(self.tracks)
+        starts = first + numbers * length + place * self.context
+        starts = starts % len(self.train) if ring else starts
+        return self._begun(self._batch(self.train, starts, numbers, ring=ring), place)
+
+    def _begun(self, batch: Batch, place: int) -> Batch:
+        """A batch that continues the one before, unless it is the first of its tracks."""
+        if place:
+            return replace(batch, continues=True)
+        tokens = batch.tokens.clone()
+        tokens[:, 0] = BOS
+        return replace(batch, tokens=tokens, continues=False)
+
+    def held_out(self, rows: int) -> Iterator[Batch]:
+        """The held-out part in `TRACKS` rows, whatever number is asked for: they continue."""
+        asked = max(len(self.valid) - 1, 0)
+        tracks = max(1, min(TRACKS, asked // self.context))
+        length = -(-asked // tracks)
+        numbers = np.arange(tracks)
+        for place in range(0, length, self.context):
+            batch = self._batch(self.valid, numbers * length + place, numbers, held_out=True)
+            ends = np.minimum((numbers + 1) * length, asked) - numbers * length - place
+            here = np.clip(ends, 0, self.context)  # of the last piece of a track less is its own
+            beyond = torch.from_numpy(np.arange(self.context) >= here[:, None])
+            targets = batch.targets.masked_fill(beyond, IGNORE)
+            batch = replace(
+                batch,
+                targets=targets,
+                valid=int((targets != IGNORE).sum()),
+                real_tokens=int(here.sum()),
+                lengths=torch.from_numpy(here) if here.min() < self.context else None,
+            )
+            yield self._begun(batch, place)
 
 
 @dataclass(frozen=True)

@@ -108,6 +108,24 @@ class Tokens:
         ]
         return np.concatenate(parts or [np.empty(0, np.int64)]).astype(np.int64)
 
+    def rows(self, starts: np.ndarray, width: int, fill: int, ring: bool = False) -> np.ndarray:
+        """The ids from each of `starts` (rows,) on as int64 (rows, width), `fill` behind the end;
+        with `ring` the first id follows the last one.
+
+        All rows at once: a thread that reads them one by one keeps the trainer's from running.
+        """
+        places = starts[:, None] + np.arange(width)  # (rows, width)
+        places = places % len(self) if ring else places
+        beyond = places >= len(self)
+        places[beyond] = 0
+        shards, within = np.divmod(places, self.stock.shard)
+        found = np.empty(places.shape, dtype=np.int64)
+        for shard in np.unique(shards):
+            here = shards == shard
+            found[here] = self._shards[shard][within[here]]
+        found[beyond] = fill
+        return found
+
     def documents(self, start: int, stop: int) -> np.ndarray:
         """The number of the document that each place belongs to; (stop - start,) int64."""
         first, last = np.searchsorted(self.starts, (start, stop - 1), side="right") - 1

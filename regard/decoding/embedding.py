@@ -10,6 +10,8 @@ from regard.decoding.sampling import check_numbers
 from regard.decoding.speaker import Given, Speaker, batches, padded_rows
 from regard.errors import Problems, RegardError, nearest
 from regard.models.attention import any_shape
+from regard.models.recurrent import Recurrent
+from regard.models.recurrent_config import RecurrentConfig
 from regard.models.transformer import Transformer
 
 Pool = Literal["mean", "first", "last"]
@@ -31,13 +33,23 @@ def embedded(
     speaker.require("decoder", "encoder", "encoder-decoder")
     module = speaker.require_one("embed")
     read = _read(speaker, texts)
-    found = torch.empty(len(read), module.config.width)
+    found = torch.empty(len(read), _width(module))
     with torch.inference_mode(), any_shape():
         for some in batches([len(ids) for ids in read], rows):
             hidden, lengths = _hidden(speaker, module, [read[index] for index in some])
+            lengths = lengths.clamp(max=hidden.shape[1])  # all of a source may be one vector
             found[some] = _pooled(hidden, lengths.to(hidden.device), pool).to("cpu", torch.float32)
     check_numbers(found.abs())
     return found
+
+
+def _width(module: Transformer | Recurrent) -> int:
+    config = module.config
+    if isinstance(config, RecurrentConfig) and (
+        config.kind == "encoder-decoder" or not config.tied
+    ):
+        return config.hidden
+    return config.width
 
 
 def _read(speaker: Speaker, texts: Sequence[Given]) -> list[list[int]]:
@@ -70,7 +82,7 @@ def _with_signs(speaker: Speaker, ids: list[int]) -> list[int]:
 
 
 def _hidden(
-    speaker: Speaker, module: Transformer, read: Sequence[list[int]]
+    speaker: Speaker, module: Transformer | Recurrent, read: Sequence[list[int]]
 ) -> tuple[Tensor, Tensor]:
     """The last layer's vectors (rows, positions, width), and how many of each row are real."""
     tokens, lengths = padded_rows(read, speaker.device)

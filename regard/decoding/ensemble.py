@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from regard.decoding.looking import attended
 from regard.errors import RegardError
 from regard.models.families import Config, Writer
+from regard.models.given import Lengths
 from regard.models.masks import Mask
 from regard.models.protocol import Memory, State
-from regard.models.transformer import Lengths
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,7 +105,7 @@ class Ensemble(nn.Module):
     def encode(self, source: Tensor, lengths: Lengths = None, mask: Mask | None = None) -> Memories:
         """Read a source (rows, positions) with every member."""
         parts = tuple(member.encode(source, lengths, mask) for member in self._members)
-        return Memories(parts[0].values, parts[0].mask, parts)
+        return Memories(parts[0].values, parts[0].mask, parts=parts)
 
     def start(self, rows: int, room: int, *, watch: bool = False) -> States:
         """An empty state of every member."""

@@ -17,6 +17,7 @@ from regard.models.bag import Bag
 from regard.models.families import Writer
 from regard.models.ngram import NGram
 from regard.models.protocol import Memory
+from regard.models.recurrent import Recurrent
 from regard.models.transformer import Transformer
 from regard.text.damage import mended
 from regard.text.tokenizer import Tokenizer
@@ -63,11 +64,11 @@ class Speaker:
         if kind not in kinds:
             raise RegardError(f"this model ({kind}) cannot do that: it {self._abilities()}")
 
-    def require_one(self, what: str) -> Transformer:
+    def require_one(self, what: str) -> Transformer | Recurrent:
         """The one model with hidden vectors; those of an ensemble have nothing in common."""
         if isinstance(self.module, NGram | Bag):
             raise RegardError(f"this model cannot {what}: it {self._abilities()}")
-        if not isinstance(self.module, Transformer):
+        if not isinstance(self.module, Transformer | Recurrent):
             raise RegardError(f"an ensemble cannot {what}; ask its members one by one")
         return self.module
 

@@ -1,9 +1,12 @@
 """Matrices as pictures (M24): in a file, and as coloured text for a terminal."""
 
 import math
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+from rich.cells import cell_len
 from rich.text import Text
 from torch import Tensor
 
@@ -16,6 +19,9 @@ SHADES = (  # from this share of the largest value on
     (0.1, "░░", "blue"),
     (-math.inf, "· ", "dim"),
 )
+
+NARROW = 2  # cells of a terminal; wider names of columns are written downwards
+POINTS = 10  # of labels, or fewer where there are many
 
 
 def heatmap(
@@ -33,11 +39,17 @@ def heatmap(
     table = _checked(matrix, rows, columns)
     height, width = table.shape
     cell = min(0.35, 12 / max(height, width))
-    figure = Figure(figsize=(1.6 + cell * width, 1.2 + cell * height), layout="constrained")
+    points = min(POINTS, 60 * cell)
+    upright = any(len(label) > NARROW for label in columns)
+    beside, above = (max(map(len, labels), default=0) for labels in (rows, columns))
+    margins = beside * points / 110, upright * above * points / 110  # inches, of 72 points
+    sides = 1.6 + cell * width + margins[0], 1.2 + cell * height + margins[1]
+    figure = Figure(figsize=sides, layout="constrained")
     axes = figure.add_subplot()
     image = axes.imshow(table.numpy(), cmap="Blues", vmin=min(0.0, float(table.min())))
-    axes.set_xticks(range(len(columns)), columns)
-    axes.set_yticks(range(len(rows)), rows)
+    look: dict[str, Any] = {"fontsize": points, "parse_math": False}  # a word may be a dollar sign
+    axes.set_xticks(range(len(columns)), columns, rotation=90 * upright, **look)
+    axes.set_yticks(range(len(rows)), rows, **look)
     axes.set_xlabel(title)
     axes.set_ylabel(side)
     axes.tick_params(length=0, top=True, labeltop=True, bottom=False, labelbottom=False)
@@ -46,23 +58,44 @@ def heatmap(
     path = Path(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, dpi=150)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Glyph")  # what the font lacks is drawn as a box
+            figure.savefig(path, dpi=150)
     except (OSError, ValueError) as error:
         raise RegardError(f"cannot draw to {path}: {error}") from None
 
 
-def heat_text(matrix: Tensor, rows: Sequence[str] = (), columns: Sequence[str] = ()) -> Text:
-    """A matrix (rows, columns) as shaded blocks with labels, for a terminal."""
+def heat_text(
+    matrix: Tensor, rows: Sequence[str] = (), columns: Sequence[str] = (), top: float = 0.0
+) -> Text:
+    """A matrix (rows, columns) as shaded blocks with labels, for a terminal.
+
+    The darkest shade is for `top`, or for the largest value.
+    """
     table = _checked(matrix, rows, columns)
-    top = max(float(table.max()), 1e-9)
-    margin = max((len(label) for label in rows), default=0)
-    text = Text(" " * (margin + 1) + "".join(f"{label[:2]:<2}" for label in columns) + "\n")
+    top = max(top or float(table.max()), 1e-9)
+    margin = max(map(cell_len, rows), default=0)
+    text = Text("".join(f"{' ' * (margin + 1)}{line}\n" for line in _header(columns)))
     for i, line in enumerate(table.tolist()):
-        text.append(f"{rows[i] if rows else '':>{margin}} ")
+        label = rows[i] if rows else ""
+        text.append(" " * (margin - cell_len(label)) + label + " ")
         for value in line:
             text.append(*next(shade[1:] for shade in SHADES if value / top >= shade[0]))
         text.append("\n")
     return text
+
+
+def _header(columns: Sequence[str]) -> list[str]:
+    """The names of columns of two cells: in one line, or each written downwards."""
+    if all(cell_len(label) <= NARROW for label in columns):
+        return ["".join(map(_in_cell, columns))]
+    high = max(map(len, columns))
+    upright = (label.rjust(high) for label in columns)
+    return ["".join(map(_in_cell, line)) for line in zip(*upright, strict=True)]
+
+
+def _in_cell(label: str) -> str:
+    return label + " " * (NARROW - cell_len(label))
 
 
 def _checked(matrix: Tensor, rows: Sequence[str], columns: Sequence[str]) -> Tensor:

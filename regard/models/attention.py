@@ -84,12 +84,15 @@ class ScaledDot(Dot):
 
 
 class Additive(Similarity):
-    """v·tanh(Wq + Uk), a small network (Bahdanau 2014); query and key widths may differ."""
+    """v·tanh(Wq + Uk), a small network (Bahdanau 2014); query and key widths may differ.
+
+    With a `key_width` of 0 keys come as Uk: who asks many times multiplies them once.
+    """
 
     def __init__(self, query_width: int, key_width: int, hidden: int) -> None:
         super().__init__()
         self.query = Linear(query_width, hidden, bias=False)
-        self.key = Linear(key_width, hidden)
+        self.key = Linear(key_width, hidden) if key_width else nn.Identity()
         self.score = Linear(hidden, 1, bias=False)
 
     def forward(self, queries: Tensor, keys: Tensor) -> Tensor:

@@ -16,8 +16,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regard.errors import Problems, RegardError
+from regard.models.given import checked_lengths
 from regard.models.linear import Linear
-from regard.models.masks import Mask, whole_numbers
+from regard.models.masks import Mask
 from regard.models.protocol import Memory, State, chosen_rows, forgotten
 
 SPECIALS = 5  # the first ids of every vocabulary: <pad> <s> </s> <unk> <mask>
@@ -160,7 +161,7 @@ class Bag(nn.Module):
         held = self._mine(state, rows)
         labels = self._labels(held, memory, rows)
         before = torch.tensor([0] * rows if held is None else held.counts, device=tokens.device)
-        real = torch.full((rows,), new) if lengths is None else _lengths(lengths, rows, new)
+        real = torch.full((rows,), new) if lengths is None else checked_lengths(lengths, rows, new)
         if last:
             places = (before + real.to(tokens.device) - 1)[:, None]  # (rows, 1)
         else:
@@ -233,7 +234,7 @@ def bag_weights(
     """
     real = source >= SPECIALS
     if lengths is not None:
-        counts = _lengths(lengths, *source.shape).to(source.device)
+        counts = checked_lengths(lengths, *source.shape).to(source.device)
         real = real & (torch.arange(source.shape[1], device=source.device) < counts[:, None])
     return real.to(dtype) / real.sum(1, keepdim=True).clamp(min=1)  # (rows, positions)
 
@@ -246,14 +247,3 @@ def _only_labels(logits: Tensor) -> Tensor:
     labels = logits[:, SPECIALS:]
     never = labels.logsumexp(1, keepdim=True) + NEVER  # (rows, 1)
     return torch.cat([never.expand(-1, SPECIALS), labels], dim=1)
-
-
-def _lengths(lengths: Tensor | Sequence[int], rows: int, most: int) -> Tensor:
-    given = whole_numbers(lengths, "lengths")
-    if given.shape != (rows,):
-        shape = tuple(given.shape)
-        raise RegardError(f"lengths must be one number for each of {rows} rows, not {shape}")
-    known = given.device.type == "cpu" and not torch.compiler.is_compiling()
-    if known and bool(((given < 0) | (given > most)).any()):
-        raise RegardError(f"lengths must be between 0 and {most}, not {given.tolist()}")
-    return given

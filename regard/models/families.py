@@ -10,18 +10,44 @@ from regard.models.bag import Bag, BagConfig
 from regard.models.config import TransformerConfig
 from regard.models.ngram import NGram, NGramConfig
 from regard.models.presets import DIAL, DIALLED, PRESETS, preset
+from regard.models.recurrent import Recurrent, RecurrentDecoder
+from regard.models.recurrent_config import RecurrentConfig
+from regard.models.recurrent_pairs import RecurrentEncoderDecoder
 from regard.models.transformer import Transformer, usable
 from regard.models.transformer import build as build_transformer
 from regard.models.word2vec import Word2VecConfig, WordVectors
 
-Config = TransformerConfig | NGramConfig | Word2VecConfig | BagConfig
-Writer = Transformer | NGram | Bag  # they answer the protocol
+Config = TransformerConfig | RecurrentConfig | NGramConfig | Word2VecConfig | BagConfig
+Writer = Transformer | Recurrent | NGram | Bag  # they answer the protocol
 Model = Writer | WordVectors
 
 NGRAM = NGramConfig()
 WORDS = Word2VecConfig()
 BAG = BagConfig()
+LSTM = RecurrentConfig(dropout=0.2)
+RNN = RecurrentConfig(
+    kind="encoder-decoder", cell="gru", layers=1, width=256, hidden=512, dropout=0.3
+)
+BAHDANAU = replace(RNN, attention="additive")
 OTHERS: dict[str, Config] = {
+    "elman": replace(LSTM, cell="elman"),
+    "gru": replace(LSTM, cell="gru"),
+    "lstm": LSTM,
+    "awd-lstm": RecurrentConfig(
+        layers=3,
+        width=400,
+        hidden=1150,
+        dropout=0.2,
+        input_dropout=0.65,
+        output_dropout=0.4,
+        variational=True,
+        weight_dropout=0.5,
+        embedding_dropout=0.1,
+    ),
+    "rnn": RNN,
+    "rnn+attention": BAHDANAU,
+    "bahdanau": BAHDANAU,
+    "luong": replace(RNN, cell="lstm", layers=2, attention="general", feeding=True),
     "unigram": replace(NGRAM, order=1),
     "bigram": replace(NGRAM, order=2),
     "trigram": replace(NGRAM, order=3),
@@ -33,6 +59,14 @@ OTHERS: dict[str, Config] = {
     "bag-perceptron": replace(BAG, layers=1),
 }
 ABOUT = {
+    "elman": "a recurrent language model without gates, whose gradients vanish or explode",
+    "gru": "the same with two gates",
+    "lstm": "the same with three gates around a sum that gradients pass through",
+    "awd-lstm": "the LSTM of Merity 2017: three layers, and dropout of everything",
+    "rnn": "translates (--pairs) through one vector: a GRU that reads, a GRU that writes",
+    "rnn+attention": "the same with attention: each step looks at all of the source",
+    "bahdanau": "the same",
+    "luong": "LSTMs that look behind each step, and read what they saw in the next",
     "unigram": "a bag of words: how often each token stands, order ignored",
     "bigram": "each token by the one before it",
     "trigram": "each token by the two before it",
@@ -68,7 +102,10 @@ def build(config: Config | str, device: torch.device | str | None = None) -> Any
     config = named(config) if isinstance(config, str) else config
     if isinstance(config, NGramConfig):
         return NGram(config)
-    if not isinstance(config, BagConfig | Word2VecConfig):
+    if isinstance(config, TransformerConfig):
         return build_transformer(config, device)
     with usable(device or torch.get_default_device()):
+        if isinstance(config, RecurrentConfig):
+            pairs = config.kind == "encoder-decoder"
+            return (RecurrentEncoderDecoder if pairs else RecurrentDecoder)(config)
         return Bag(config) if isinstance(config, BagConfig) else WordVectors(config)

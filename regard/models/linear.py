@@ -26,7 +26,23 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """
     if ONEDNN and not _watched() and _plain(x) and _plain(weight) and x.numel():
         return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+    if x.is_cuda and len(weight) % EVEN and len(weight) >= MANY <= x.numel() // x.shape[-1]:
+        return _evened(x, weight, bias)
     return F.linear(x, weight, bias)
+
+
+# Matrices of a vocabulary have as many rows as there are words. Tensor cores want a multiple of 8:
+# with 32,661 the three products of a step of 5,600 tokens took 5.8 ms in bf16.
+EVEN = 8
+MANY = 512  # outputs, and rows, from which a copy of the weight is little beside the product
+
+
+def _evened(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """The same product with rows of zeros added to the weight, whose results are left out."""
+    outputs = len(weight)
+    more = -outputs % 64
+    bias = None if bias is None else F.pad(bias, (0, more))
+    return F.linear(x, F.pad(weight, (0, 0, 0, more)), bias)[..., :outputs]
 
 
 def _plain(tensor: Tensor) -> bool:

@@ -19,6 +19,7 @@ class Memory:
 
     values: Tensor  # (rows, positions, width)
     mask: Mask | None = None
+    whole: Tensor | None = None  # (rows, width): the source as one vector, where a model makes one
 
     @property
     def rows(self) -> int:

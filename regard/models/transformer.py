@@ -4,7 +4,6 @@ All are made of the same `Stack`, answer the same protocol, and differ in what t
 a position may see. `build` chooses by the config's kind.
 """
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -13,14 +12,13 @@ from torch import Tensor, nn
 from regard.errors import RegardError
 from regard.models.blocks import ACTIVATIONS, Stack, norm
 from regard.models.config import TransformerConfig
+from regard.models.given import Lengths, check_ids, checked_lengths, last_real
 from regard.models.initialisation import initialise
 from regard.models.linear import Linear, product
-from regard.models.masks import Causal, Mask, Padding, Span, whole_numbers
+from regard.models.masks import Causal, Mask, Padding, Span
 from regard.models.presets import preset
 from regard.models.protocol import Memory, State
 from regard.models.state import KeyValueState, Reading
-
-Lengths = Tensor | Sequence[int] | None
 
 
 class Embedding(nn.Module):
@@ -34,13 +32,13 @@ class Embedding(nn.Module):
 
     def forward(self, tokens: Tensor, segments: Tensor | None = None) -> Tensor:
         """tokens (rows, new) -> (rows, new, width)."""
-        _check_ids("token", tokens, self.tokens)
+        check_ids("token", tokens, self.tokens)
         x = self.tokens(tokens)
         if self.scale != 1.0:
             x = x * self.scale
         if self.segments is not None:
             segments = torch.zeros_like(tokens) if segments is None else segments
-            _check_ids("segment", segments, self.segments)
+            check_ids("segment", segments, self.segments)
             if segments.shape != tokens.shape:
                 raise RegardError(
                     f"segment ids of shape {tuple(segments.shape)} do not fit tokens of shape "
@@ -50,30 +48,6 @@ class Embedding(nn.Module):
         elif segments is not None:
             raise RegardError("this model knows no segments; leave them out")
         return x
-
-
-def _check_ids(what: str, ids: Tensor, table: nn.Embedding) -> None:
-    if not isinstance(ids, Tensor):
-        raise RegardError(f"{what} ids must be a tensor, not a {type(ids).__name__}")
-    if ids.dim() != 2 or ids.dtype not in (torch.int64, torch.int32):
-        raise RegardError(
-            f"{what} ids must be whole numbers (rows, positions), "
-            f"not {ids.dtype} of shape {tuple(ids.shape)}"
-        )
-    if ids.device != table.weight.device:
-        raise RegardError(
-            f"the {what} ids are on {ids.device} but the model is on {table.weight.device}; "
-            "move one to the other"
-        )
-    # On an accelerator the question would stop it at every step; data is checked when prepared.
-    if ids.device.type == "cpu" and ids.numel() and not torch.compiler.is_compiling():
-        low, high = (int(end) for end in ids.aminmax())
-        if low < 0 or high >= table.num_embeddings:
-            worst = low if low < 0 else high
-            raise RegardError(
-                f"{what} id {worst} is out of range; this model knows 0 to "
-                f"{table.num_embeddings - 1}"
-            )
 
 
 class Head(nn.Module):
@@ -143,7 +117,7 @@ class Transformer(nn.Module):
     ) -> Tensor:
         """tokens (rows, new) -> logits (rows, new, vocabulary); see `SequenceModel`."""
         hidden = self.hidden(tokens, memory, state, lengths=lengths, mask=mask, segments=segments)
-        return self.logits(_last(hidden, lengths) if last else hidden)
+        return self.logits(last_real(hidden, lengths) if last else hidden)
 
     def hidden(
         self,
@@ -195,7 +169,7 @@ class Transformer(nn.Module):
         Padding stands on the right, where causality hides it from every real token: no mask.
         """
         rows, new = x.shape[:2]
-        counts = None if given.lengths is None else _lengths(given.lengths, rows, new)
+        counts = None if given.lengths is None else checked_lengths(given.lengths, rows, new)
         mask = Causal() & given.mask
         if given.state is None:
             _check_reach(stack, new, counts)
@@ -329,32 +303,12 @@ class EncoderDecoder(Transformer):
 def _read(stack: Stack, x: Tensor, lengths: Lengths, mask: Mask | None) -> Memory:
     """One bidirectional pass over x (rows, positions, width)."""
     rows, count = x.shape[:2]
-    real = None if lengths is None else _lengths(lengths, rows, count)
+    real = None if lengths is None else checked_lengths(lengths, rows, count)
     _check_reach(stack, count, real)
     if real is not None:
         mask = Padding(real) & mask
     values = stack(x, Span.of(rows, count, count, x.device), mask)
     return Memory(values, mask.of_keys() if mask is not None else None)
-
-
-def _last(hidden: Tensor, lengths: Lengths) -> Tensor:
-    """Of hidden (rows, new, width) the vectors of each row's last real token, (rows, 1, width)."""
-    if lengths is None:
-        return hidden[:, -1:]
-    ends = (whole_numbers(lengths, "lengths").to(hidden.device) - 1).clamp(min=0)  # (rows,)
-    return hidden[torch.arange(len(hidden), device=hidden.device), ends][:, None]
-
-
-def _lengths(lengths: Lengths, rows: int, most: int) -> Tensor:
-    """Lengths as a tensor (rows,), checked where that costs nothing."""
-    given = whole_numbers(lengths, "lengths")
-    if given.shape != (rows,):
-        shape = tuple(given.shape)
-        raise RegardError(f"lengths must be one number for each of {rows} rows, not {shape}")
-    known = given.device.type == "cpu" and not torch.compiler.is_compiling()
-    if known and bool(((given < 0) | (given > most)).any()):
-        raise RegardError(f"lengths must be between 0 and {most}, not {given.tolist()}")
-    return given
 
 
 def _check_reach(stack: Stack, last: int, real: Tensor | None = None) -> None:

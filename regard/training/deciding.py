@@ -14,12 +14,13 @@ from regard.models.bag import BagConfig
 from regard.models.config import TransformerConfig
 from regard.models.families import Config, build
 from regard.models.ngram import NGramConfig
+from regard.models.recurrent_config import RecurrentConfig
 from regard.models.word2vec import Word2VecConfig
 from regard.text.tokenizer import Tokenizer
 from regard.training.fitting import rows_that_fit
 from regard.training.job import recompute
 from regard.training.objectives import Objective, loss, objective_for
-from regard.training.optimizers import peak_for
+from regard.training.optimizers import STEEP, peak_for
 from regard.training.precision import Precision, choose, computing
 from regard.training.schedules import warmup
 from regard.training.settings import Settings
@@ -28,6 +29,7 @@ from regard.training.vectors import RATES
 OFTEN = 50  # steps between validations, at least: a pass over what is held out takes a while
 EPOCHS = 5  # of word2vec, as its authors have it
 LINEAR_RATE, PERCEPTRON_RATE = 0.1, 0.01  # of classifiers of bags of words
+RECURRENT = 3  # times a Transformer's rate: bytes of Python, width 128, loss 2.40 instead of 2.57
 
 
 @dataclass(frozen=True)
@@ -93,15 +95,18 @@ def decided(made: Made, device: torch.device) -> Plan:
         log_every=training.log_every or max(1, steps // 200),
         rows=training.rows or _rows(config, objective, feed, settings, device, precision),
     )
-    optimizer = replace(optimizer, peak=optimizer.peak or _peak(config))
+    usual = STEEP if optimizer.kind == "sgd" else _peak(config)
+    optimizer = replace(optimizer, peak=optimizer.peak or usual)
     schedule = replace(settings.schedule, warmup=warmup(settings.schedule, steps))
     settings = replace(settings, training=training, optimizer=optimizer, schedule=schedule)
     return _planned(made, settings, objective, device, feed)
 
 
-def _peak(config: TransformerConfig | BagConfig) -> float:
+def _peak(config: TransformerConfig | RecurrentConfig | BagConfig) -> float:
     if isinstance(config, BagConfig):
         return PERCEPTRON_RATE if config.layers else LINEAR_RATE
+    if isinstance(config, RecurrentConfig) and config.kind == "decoder":
+        return RECURRENT * peak_for(config.width)
     return peak_for(config.width)
 
 
@@ -193,6 +198,8 @@ WORTH_COMPILING = 2e16
 def _compiled(settings: Settings, config: Config, device: torch.device) -> bool:
     """Compiling pays on a GPU, for rows of one shape, when there is enough to do."""
     training = settings.training
+    if training.compile == "auto" and not isinstance(config, TransformerConfig):
+        return False  # recurrence is one kernel already
     if training.compile == "auto":
         weights = sum(weight.numel() for weight in build(config, "meta").parameters())
         flops = 6.0 * weights * training.tokens_per_step * training.steps

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -14,17 +15,19 @@ from torch import nn
 from regard.data.batch import Batch
 from regard.data.masking import IGNORE
 from regard.data.pairs import EncodedPairs
+from regard.data.stream import TRACKS
 from regard.data.tokens import Tokens
 from regard.decoding.settings import TARGET, Beam
 from regard.decoding.speaker import Speaker
 from regard.decoding.translating import translate_all
 from regard.models.families import Writer
 from regard.models.ngram import NGram
+from regard.models.protocol import State
 from regard.text.specials import BOS
 from regard.text.tokenizer import Tokenizer
 from regard.training.objectives import Objective, loss
 from regard.training.precision import Precision, computing
-from regard.training.processes import ALONE, Processes
+from regard.training.processes import ALONE, Dealt, Processes
 
 GREEDY = Beam(beams=1)
 BUCKETS = 6  # of lengths
@@ -94,10 +97,13 @@ def measure(
     total = torch.zeros((), dtype=torch.float64, device=device)
     right = torch.zeros((), dtype=torch.int64, device=device)
     asked = 0
+    state: State | None = None
     with at_rest(module), computing(precision, device, objective.varied):
-        for _, batch, counts in processes.dealt(batches):
+        for _, batch, counts in _dealt(batches, processes):
             here = batch.to(device)
-            logits = objective.logits(module, here)
+            if here.continues is False:
+                state = module.start(here.rows, 1)
+            logits = objective.logits(module, here, state)
             if counts:
                 total += loss(logits, here.targets).double()
                 right += ((logits.argmax(-1) == here.targets) & (here.targets != IGNORE)).sum()
@@ -107,6 +113,21 @@ def measure(
     masked = objective.name == "masked"
     scores = _scores(summed, asked, 0 if masked else text_bytes)
     return replace(scores, accuracy=found / asked if masked and asked else None)
+
+
+def _dealt(batches: Iterable[Batch], processes: Processes) -> Iterator[Dealt[Batch]]:
+    """What a process measures. Where rows continue one another each has to read all of them, and
+    one counts."""
+    coming = iter(batches)
+    first = next(coming, None)
+    if first is None:
+        return
+    whole = chain([first], coming)
+    if first.continues is None:
+        yield from processes.dealt(whole)
+        return
+    for number, batch in enumerate(whole):
+        yield Dealt(number, batch, processes.first)
 
 
 def _scores(total: float, asked: int, text_bytes: int) -> Scores:
@@ -151,8 +172,13 @@ def counted_rules(module: NGram) -> str:
     return f"{said}; stupid back-off makes scores that do not sum to one: no true perplexity"
 
 
-def rules(objective: Objective, context: int) -> str:
-    """How the loss was counted, for whoever compares it."""
+def rules(objective: Objective, context: int, carried: bool = False) -> str:
+    """How the loss was counted, for whoever compares it; `carried`: by a model that remembers."""
+    if carried and objective.name == "causal":
+        return (
+            f"every token once, with all that stands before it in the text, which is read from up "
+            f"to {TRACKS} places at once; </s> counted, <s> not"
+        )
     if objective.name == "causal":
         return (
             f"every token once, in rows of {context} that do not overlap, with what stands before "

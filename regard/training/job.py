@@ -13,6 +13,7 @@ from torch.utils.checkpoint import checkpoint
 from regard.data.batch import Batch, Feed
 from regard.models.blocks import Block
 from regard.models.families import Model, Writer
+from regard.models.protocol import State
 from regard.training.checkpoints import Checkpoint
 from regard.training.evaluation import Scores
 from regard.training.log import Sink
@@ -40,6 +41,7 @@ class Job:
     sink: Sink
     valid_bytes: int = 0
     sample: Callable[[], Mapping[str, Any]] | None = None
+    through_time: Callable[[], Mapping[str, Any]] | None = None  # how far back gradients reach
     processes: Processes = ALONE
     stop: Stop = field(default_factory=Stop)
     about: Mapping[str, Any] = field(default_factory=dict)  # what checkpoints are tied to
@@ -92,8 +94,9 @@ class Answer(nn.Module):
         super().__init__()
         self.module, self.objective, self.smoothing = module, objective, smoothing
 
-    def forward(self, batch: Batch) -> Tensor:
-        return loss(self.objective.logits(self.module, batch), batch.targets, self.smoothing)
+    def forward(self, batch: Batch, state: State | None = None) -> Tensor:
+        logits = self.objective.logits(self.module, batch, state)
+        return loss(logits, batch.targets, self.smoothing)
 
 
 def recompute(module: nn.Module) -> None:

@@ -22,10 +22,13 @@ from torch import Tensor, nn
 
 from regard.data.batch import Batch
 from regard.data.order import generator
+from regard.data.stream import ContinuedStream
 from regard.errors import RegardError
+from regard.models.recurrent import Recurrent
 from regard.models.transformer import Transformer
 from regard.models.word2vec import WordVectors
 from regard.training.averaging import RunningMean, mean
+from regard.training.carrying import Carried
 from regard.training.checkpoints import Checkpoint, Place
 from regard.training.evaluation import Scores, measure
 from regard.training.faults import COUNTS, Faults, Guard
@@ -68,6 +71,7 @@ class Loop:
         self.guard = Guard(job.device, self.settings.spike, self.settings.on_fault != "skip")
         self.mean = RunningMean(self.weights, self.settings.ema) if self.settings.ema else None
         self.answer = self._answer()
+        self.carried = self._carried()
         self.vote = Vote(self.processes)
         self.meter = Meter(
             self.module, job.feed, self.settings.steps, job.peak.rate * self.processes.count
@@ -87,6 +91,13 @@ class Loop:
             pooled = bool(getattr(self.job.module.config, "pooler", False))
             answer = replicated(answer, self.processes, unused=pooled)
         return torch.compile(answer) if self.job.compiled else answer  # type: ignore[return-value]
+
+    def _carried(self) -> Carried | None:
+        """What rows remember from step to step, where they continue one another."""
+        if not isinstance(self.job.feed, ContinuedStream):
+            return None
+        assert isinstance(self.module, Recurrent)
+        return Carried(self.module, self.job.feed.tracks, self.processes)
 
     @property
     def done(self) -> int:
@@ -155,6 +166,8 @@ class Loop:
         self.weights.gather()
         norm = self.optimizers.norm()
         good = self.guard.judge(number, total / max(ready.whole.valid, 1), norm)
+        if self.carried:
+            self.carried.settle(good)
         rate = factor(self.job.settings.schedule, number, self.settings.steps)
         with self.job.stop.noted():
             self.torn = True
@@ -180,12 +193,16 @@ class Loop:
         for place, (index, part, counts) in enumerate(ready.mine, start=1):
             # Dropout too follows from the place alone, whichever process is there.
             self._seed_dropout(number, index)
+            first = sum(one.rows for one in ready.parts[:index])
+            state = self.carried.part(part, first) if self.carried else None
             with last_part(self.answer, place == len(ready.mine)):
                 with computing(job.precision, job.device, job.objective.varied):
-                    value = self.answer(part)
+                    value = self.answer(part, state)
                 (value * weight * counts).backward()
             if counts:
                 total += value.detach()
+            if self.carried and state is not None and counts:
+                self.carried.keep(state, first)
         return self.processes.summed(total)
 
     def _seed_dropout(self, number: int, part: int) -> None:
@@ -250,6 +267,8 @@ class Loop:
         self._tell("back", self.done, to=last.place.step, turn=turn, message=told)
         self._restore(last)
         self.place = replace(self.place, turn=turn)
+        if self.carried:  # what rows remember is another text now
+            self.carried.forget()
         self.guard.state[COUNTS] = counted  # what is counted is not undone
         self.guard.forgive()
 
@@ -266,8 +285,10 @@ class Loop:
         last = step == settings.steps
         if step % settings.validate_every == 0 or last:
             with self.meter.paused(), self._mean_in_place(), self._leavable():
-                scores = self.scores()
+                scores, reached = self.scores(), self._through_time()
             best = self._judge(scores)
+            if reached:
+                self._tell("through_time", step, **reached)
         self.place = replace(self.place, due=False)
         if best or last or step % settings.checkpoint_every == 0:
             self._save()
@@ -302,6 +323,11 @@ class Loop:
     def _mean_in_place(self) -> AbstractContextManager[None]:
         return self.mean.in_place() if self.mean else nullcontext()
 
+    def _through_time(self) -> Mapping[str, Any]:
+        """How far back gradients reach, where that is asked."""
+        asked = self.job.through_time if self.processes.first else None
+        return asked() if asked else {}
+
     def _sample(self, step: int) -> None:
         if self.job.sample and (self.processes.first or self.sharded):
             with self._mean_in_place(), self._leavable():
@@ -311,17 +337,22 @@ class Loop:
 
     def _saved(self) -> tuple[Mapping[str, Tensor], dict[str, Tensor]]:
         """All that is a tensor: the weights to use, and what else there is to remember."""
-        remembered = self.optimizers.tensors() | self.guard.tensors()
+        remembered = self.optimizers.tensors() | self.guard.tensors() | self._beside()
         if not self.mean:
             return self.weights.masters, remembered
         remembered |= {f"{name}/weights": w for name, w in self.weights.masters.items()}
         return self.mean.means, remembered
 
+    def _beside(self) -> dict[str, Tensor]:
+        """What rows remember, of all processes."""
+        return self.carried.tensors() if self.carried else {}
+
     def _saved_bytes(self) -> int:
         """What a checkpoint will take, with the moments that the first step makes."""
         copies = 4 if self.mean else 3
         each = [local(weight).nbytes + 64 for weight in self.weights.masters.values()]
-        return copies * sum(each) + 128 * len(each) + (1 << 16)
+        beside = [tensor.nbytes + 64 for tensor in self._beside().values()]
+        return copies * sum(each) + sum(beside) + 128 * len(each) + (1 << 16)
 
     def _save(self, regular: bool = True) -> None:
         if not self._finite():
@@ -334,6 +365,8 @@ class Loop:
         path = str(self.checkpoints.path(step))
         self._tell("checkpoint", step, path=path)
         self.place = replace(self.place, seconds=now)
+        if self.carried:
+            self.carried.gather()
         place = replace(self.place, regular=regular, log=_size(self.job.folder / LOG))
         self.meter.stalled(self.checkpoints.save(place, *self._saved()))
 
@@ -344,7 +377,7 @@ class Loop:
     def _restore(self, stored: Checkpoint) -> None:
         """Be where a checkpoint was."""
         raw = {f"{name}/weights": w for name, w in self.weights.masters.items()}
-        beside = {**self.guard.tensors(), **(raw if self.mean else {})}
+        beside = {**self.guard.tensors(), **self._beside(), **(raw if self.mean else {})}
         names = [name for name in stored.names("optimizer") if name not in beside]
         stored.fill("optimizer", {**self.optimizers.prepare(names), **beside})
         stored.fill("model", self.mean.means if self.mean else self.weights.masters)

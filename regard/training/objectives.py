@@ -16,6 +16,7 @@ from regard.models.bag import BagConfig
 from regard.models.config import TransformerConfig
 from regard.models.families import Config, Writer
 from regard.models.masks import Documents
+from regard.models.protocol import State
 
 
 class Objective(Protocol):
@@ -24,8 +25,11 @@ class Objective(Protocol):
     name: str
     varied: bool  # whether batches differ in shape
 
-    def logits(self, module: Writer, batch: Batch) -> Tensor:
-        """(rows, positions, vocabulary), one distribution for each of the batch's targets."""
+    def logits(self, module: Writer, batch: Batch, state: State | None = None) -> Tensor:
+        """(rows, positions, vocabulary), one distribution for each of the batch's targets.
+
+        `state` is what the rows remember of the text before, where they continue it.
+        """
         ...
 
 
@@ -35,9 +39,9 @@ class Causal:
     name = "causal"
     varied = False
 
-    def logits(self, module: Writer, batch: Batch) -> Tensor:
+    def logits(self, module: Writer, batch: Batch, state: State | None = None) -> Tensor:
         mask = None if batch.documents is None else Documents(batch.documents)
-        return module(batch.tokens, mask=mask)
+        return module(batch.tokens, state=state, mask=mask)
 
 
 class Masked:
@@ -46,7 +50,7 @@ class Masked:
     name = "masked"
     varied = False
 
-    def logits(self, module: Writer, batch: Batch) -> Tensor:
+    def logits(self, module: Writer, batch: Batch, state: State | None = None) -> Tensor:
         mask = None if batch.documents is None else Documents(batch.documents)
         return module(batch.tokens, lengths=batch.lengths, mask=mask)
 
@@ -57,7 +61,7 @@ class SequenceToSequence:
     name = "sequence-to-sequence"
     varied = True
 
-    def logits(self, module: Writer, batch: Batch) -> Tensor:
+    def logits(self, module: Writer, batch: Batch, state: State | None = None) -> Tensor:
         assert batch.source is not None
         memory = module.encode(batch.source, batch.source_lengths)
         # Padding stands behind every real target token: causality hides it.
@@ -76,7 +80,7 @@ class Neighbours:
     name = "neighbours"
     varied = False
 
-    def logits(self, module: Writer, batch: Batch) -> Tensor:
+    def logits(self, module: Writer, batch: Batch, state: State | None = None) -> Tensor:
         raise NotImplementedError
 
 

@@ -1,4 +1,5 @@
-"""Optimizers: AdamW for everything, or Muon for the matrices of the blocks and AdamW for the rest.
+"""Optimizers: AdamW for everything, Muon for the matrices of the blocks and AdamW for the rest, or
+plain steps down the gradient (SGD), which recurrent models of few words generalise best with.
 
 Muon (Jordan 2024) makes each update of a matrix orthogonal, so that all its directions move alike.
 torch has one too; ours does all matrices of a shape in one batched product, which matters where a
@@ -182,7 +183,36 @@ class Muon(torch.optim.Optimizer):
         return ahead
 
 
-def remembered(optimizer: AdamW | Muon, weight: Tensor) -> dict[str, Tensor]:
+class SGD(torch.optim.Optimizer):
+    """Down the gradient; nothing is remembered."""
+
+    KEYS = ()
+
+    def __init__(self, params: Iterable[Any], lr: float) -> None:
+        super().__init__(params, {"lr": lr, "weight_decay": 0.0})
+
+    def room(self, weight: Tensor, key: str) -> Tensor:
+        raise NotImplementedError
+
+    @torch.no_grad()
+    def step(self, refused: Tensor | None = None) -> None:  # type: ignore[override]
+        """One update; where `refused` (a bool on the device) is true, nothing at all changes."""
+        for group in self.param_groups:
+            weights = [weight for weight in group["params"] if weight.grad is not None]
+            if not weights:
+                continue
+            parts = [local(weight) for weight in weights]
+            grads = [local(weight.grad) for weight in weights]
+            stay = torch.full((), 1 - group["lr"] * group["weight_decay"], device=parts[0].device)
+            if refused is not None:  # then weights are multiplied by 1 and nothing is added
+                grads = [grad.masked_fill_(refused, 0.0) for grad in grads]
+                stay = stay.masked_fill(refused, 1.0)
+            if group["weight_decay"]:
+                torch._foreach_mul_(parts, stay)
+            torch._foreach_add_(parts, grads, alpha=-group["lr"])
+
+
+def remembered(optimizer: AdamW | Muon | SGD, weight: Tensor) -> dict[str, Tensor]:
     """What an optimizer remembers of a weight, made at first."""
     state: dict[str, Tensor] = optimizer.state[weight]
     if not state:
@@ -225,13 +255,15 @@ class Optimizers:
             {"params": [weights[n] for n in by_role["table"]], "weight_decay": 0.0},
             {"params": [weights[n] for n in by_role["vector"]], "weight_decay": 0.0},
         ]
-        self.parts: list[AdamW | Muon] = []
-        if settings.kind == "adamw":
+        self.parts: list[AdamW | Muon | SGD] = []
+        if settings.kind != "muon":
             groups.append({"params": matrices, "weight_decay": decay})
         elif matrices:
             self.parts.append(Muon(matrices, settings.muon_peak, settings.momentum, decay))
         groups = [group for group in groups if group["params"]]
-        if groups:
+        if groups and settings.kind == "sgd":
+            self.parts.append(SGD(groups, settings.peak))
+        elif groups:
             fused = all(weight.device.type in ("cuda", "cpu") for weight in weights.values())
             betas = settings.beta1, settings.beta2
             peak = settings.peak
@@ -320,6 +352,9 @@ def _require_equal(given: set[str], known: set[str]) -> None:
             f"what the optimizer remembered does not fit: {wrong[0]!r}{more} is {what} this model "
             "and optimizer.kind; go on with those that it was saved with"
         )
+
+
+STEEP = 20.0  # SGD's learning rate when none is given, as language models of words have it
 
 
 def peak_for(width: int) -> float:

@@ -86,8 +86,8 @@ def _scaling(given: Any) -> Any:
 
 @dataclass(frozen=True)
 class OptimizerSettings:
-    kind: Literal["adamw", "muon"] = "adamw"
-    peak: float = 0.0  # AdamW's highest learning rate; 0: by the width of the model
+    kind: Literal["adamw", "muon", "sgd"] = "adamw"
+    peak: float = 0.0  # highest learning rate; 0: AdamW's by the width of the model, SGD's 20
     beta1: float = 0.9  # AdamW: how much of the mean of gradients stays
     beta2: float = 0.95  # AdamW: how much of the mean of their squares stays
     epsilon: float = 1e-8  # AdamW: added to the root it divides by

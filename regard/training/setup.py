@@ -12,7 +12,7 @@ from regard.data.buckets import Buckets
 from regard.data.labels import Labels, check_labels
 from regard.data.pairs import EncodedPairs, PairTexts, encode_pairs, gather_pairs
 from regard.data.phrases import find_phrases, spelled
-from regard.data.stream import MaskedStream, Stream
+from regard.data.stream import ContinuedStream, MaskedStream, Stream
 from regard.data.texts import Part, Texts, gather
 from regard.data.tokens import Tokens, prepare
 from regard.errors import RegardError
@@ -20,6 +20,7 @@ from regard.models.bag import BagConfig
 from regard.models.config import TransformerConfig
 from regard.models.families import Config
 from regard.models.ngram import NGramConfig
+from regard.models.recurrent_config import RecurrentConfig
 from regard.models.transformer import usable
 from regard.models.word2vec import Word2VecConfig
 from regard.text.dropout import Dropout
@@ -40,6 +41,7 @@ JUDGED_BY = {"tokens": 1000, "pairs": 50}  # fewer held out tell little
 RARE = 5  # word2vec leaves out words that are seen less often
 LONGEST = 1 << 20  # tokens of a side of a pair
 ROW = 256  # tokens, where a model does not say
+REACH = 64  # tokens that gradients of recurrent models go back
 PLACES = 8  # rows of text that should at least be there to learn from
 
 
@@ -90,6 +92,10 @@ def _machine_defaults(settings: Settings, device: torch.device) -> Settings:
         model = replace(model, preset=small if not gpu or pairs else "regard-8")
     wanted = (8192 if pairs else 65536) if gpu else 4096
     context, config = training.context, model.config()
+    if isinstance(config, RecurrentConfig):
+        if settings.data.isolate:
+            raise RegardError("a recurrent model reads across documents; leave out data.isolate")
+        wanted, context = (8192 if gpu else 2048), context or REACH
     if isinstance(config, Word2VecConfig):
         wanted = PIECE
     if not isinstance(config, TransformerConfig):
@@ -167,6 +173,8 @@ def stream(train: Tokens, valid: Tokens, config: Config, settings: Settings, tok
     training = settings.training
     rows = max(1, tokens // training.context)
     shape = train, valid, training.context, rows, training.seed, settings.data.isolate
+    if isinstance(config, RecurrentConfig):
+        return ContinuedStream(*shape)
     if config.kind == "encoder":
         return MaskedStream(*shape, vocabulary=config.vocabulary, share=training.masked)
     return Stream(*shape)

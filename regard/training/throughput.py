@@ -13,7 +13,9 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from regard.models.cells import Cell
 from regard.models.config import TransformerConfig
+from regard.models.recurrent import Recurrent
 from regard.models.transformer import Transformer
 from regard.training.precision import Precision
 
@@ -87,6 +89,8 @@ class Work:
 
 def work(module: nn.Module) -> Work:
     """What a step over this module costs, from its weights."""
+    if isinstance(module, Recurrent):
+        return _recurrent(module)
     if not isinstance(module, Transformer):
         return Work(0, 6 * _products(module), 0, 0)
     config: TransformerConfig = module.config
@@ -109,5 +113,19 @@ def work(module: nn.Module) -> Work:
     )
 
 
+def _recurrent(module: Recurrent) -> Work:
+    """The same for a recurrent model; attention's own products, hidden · keys, are left out."""
+    output = 6 * module.config.vocabulary * module.head.width
+    encoder, decoder = getattr(module, "encoder", None), module.get_submodule("decoder")
+    if not isinstance(encoder, nn.Module):
+        return Work(6 * _products(decoder) + output, 0, 0, 0)
+    key = getattr(decoder, "key", None)
+    keys = _products(key) if isinstance(key, nn.Module) else 0  # the source's, as above
+    return Work(6 * (_products(decoder) - keys) + output, 6 * (_products(encoder) + keys), 0, 0)
+
+
 def _products(part: nn.Module) -> int:
-    return sum(m.weight.numel() for m in part.modules() if isinstance(m, nn.Linear))
+    """Weights that are multiplied with something."""
+    layers = sum(m.weight.numel() for m in part.modules() if isinstance(m, nn.Linear))
+    cells = [m for m in part.modules() if isinstance(m, Cell)]
+    return layers + sum(m.input.numel() + m.recurrent.numel() for m in cells)

@@ -31,6 +31,13 @@ class Ids:
     def __len__(self) -> int:
         return len(self.ids)
 
+    def rows(self, starts: np.ndarray, width: int, fill: int, ring: bool = False) -> np.ndarray:
+        found = np.full((len(starts), width), fill, np.int64)
+        for row, start in zip(found, starts.tolist(), strict=True):
+            ids = [*self.read(start, len(self)), *(self.read(0, len(self)) if ring else [])][:width]
+            row[: len(ids)] = ids
+        return found
+
     def read(self, start: int, stop: int) -> np.ndarray:
         assert start >= 0
         return np.array(self.ids[start:stop], np.int64)

@@ -55,6 +55,10 @@ def sharded(tmp_path_factory) -> tuple[Tokens, list[int], list[int]]:
 def test_a_stretch_is_read_across_shards_and_ends_with_the_stream(sharded, start, size):
     tokens, ids, numbers = sharded
     found = tokens.read(start, start + size)
+    rows = tokens.rows(np.array([start, 0, start]), size + 1, -1)
+    for row, first in zip(rows, (start, 0, start), strict=True):
+        there = tokens.read(first, first + size + 1)
+        assert row.tolist() == [*there.tolist(), *[-1] * (size + 1 - len(there))]
     assert found.dtype == np.int64
     assert found.tolist() == ids[start : start + size]
     stop = min(start + size, len(ids))

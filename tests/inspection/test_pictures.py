@@ -45,3 +45,15 @@ def test_what_cannot_be_drawn_is_refused_in_one_sentence(tmp_path, matrix, rows,
 def test_an_unknown_picture_format_is_refused_in_one_sentence(tmp_path):
     with pytest.raises(RegardError, match="cannot draw to"):
         heatmap(torch.eye(2), tmp_path / "x.nonsense")
+
+
+def test_long_names_of_columns_are_written_downwards_and_wide_letters_keep_the_columns():
+    text = heat_text(torch.tensor([[1.0, 0.2], [0.6, 0.0]]), ["猫", "a"], ["cat", "猫"], top=2.0)
+    assert text.plain.splitlines() == ["   c   ", "   a   ", "   t 猫", "猫 ▓▓░░", " a ▒▒· "]
+
+
+def test_any_word_can_be_a_label(tmp_path, recwarn):
+    words = ["$a_b$", "$", "猫", "हिन्दी", "Donaudampfschiff"] * 8
+    heatmap(torch.rand(40, 40), tmp_path / "map.png", rows=words, columns=words)
+    assert (tmp_path / "map.png").read_bytes().startswith(b"\x89PNG")
+    assert not [one for one in recwarn if "Glyph" in str(one.message)]

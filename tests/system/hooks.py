@@ -237,8 +237,8 @@ def faulty(given: Given) -> None:
         now = number in given["steps"] and loop.place.turn <= given.get("turns", 0)
 
     def wrong(found: Function) -> Function:
-        def forward(answer: Any, batch: Any) -> Any:
-            loss = found(answer, batch)
+        def forward(answer: Any, batch: Any, state: Any = None) -> Any:
+            loss = found(answer, batch, state)
             if not now:
                 return loss
             if given["value"] == "gradient":

@@ -45,11 +45,22 @@ def translator(folder: Path) -> list[str]:
     return [*pairs, "--model", "transformer-tiny", *_set(*more, "tokenizer.vocabulary=290")]
 
 
+def carried_model(folder: Path) -> list[str]:
+    kept = [change for change in COMMON if not change.startswith("model.heads")]
+    more = ["training.tokens_per_step=64", "model.weight_dropout=0.2", "training.average=2"]
+    return ["text", "--model", "lstm", "--tokenizer", "char", "--set", *kept, *more]
+
+
 def _set(*changes: str) -> list[str]:
     return ["--set", *COMMON, *changes]
 
 
-KINDS = {"text": language_model, "gaps": masked_model, "pairs": translator}
+KINDS = {
+    "text": language_model,
+    "gaps": masked_model,
+    "pairs": translator,
+    "carried": carried_model,
+}
 
 
 def made(folder: Path, kind: str) -> list[str]:

@@ -114,7 +114,7 @@ def shrunk(config: TransformerConfig) -> TransformerConfig:
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-@pytest.mark.parametrize("kind", ["adamw", "muon"])
+@pytest.mark.parametrize("kind", ["adamw", "muon", "sgd"])
 def test_every_parameter_is_in_exactly_one_group_and_only_matrices_decay(name, kind):
     module = build(shrunk(CONFIGS[name]))
     named = dict(module.named_parameters())
@@ -195,6 +195,25 @@ def test_adamw_with_clipping_and_a_schedule_is_torchs():
             assert one.grad is None
 
 
+def test_sgd_is_torchs():
+    mine, theirs = model_of("causal"), model_of("causal")
+    settings = OptimizerSettings(kind="sgd", peak=0.5, weight_decay=0.1, clip=0.0)
+    ours = Optimizers(mine, dict(mine.named_parameters()), settings)
+    named, matrices = dict(theirs.named_parameters()), set(roles(theirs)["matrix"])
+    for step, share in enumerate([0.1, 1.0, 0.5]):
+        given_gradients(mine, step)
+        given_gradients(theirs, step)
+        with torch.no_grad():
+            for name, weight in named.items():  # decay by itself, as ours has it
+                weight.mul_(1 - 0.5 * share * 0.1 * (name in matrices))
+        torch.optim.SGD(theirs.parameters(), lr=0.5 * share).step()
+        stepped(ours, share)
+        assert ours.rate() == 0.5 * share
+        for one, two in zip(mine.parameters(), theirs.parameters(), strict=True):
+            torch.testing.assert_close(one, two, rtol=1e-6, atol=1e-7)
+    assert ours.tensors() == {}
+
+
 def test_without_clipping_the_gradient_is_taken_as_it_is():
     found = []
     for clip in (0.0, 1e12):
@@ -273,7 +292,8 @@ def same(one: dict[str, torch.Tensor], two: dict[str, torch.Tensor]) -> bool:
 
 
 KINDS = pytest.mark.parametrize(
-    ("kind", "fused"), [("adamw", True), ("adamw", False), ("muon", True), ("muon", False)]
+    ("kind", "fused"),
+    [("adamw", True), ("adamw", False), ("muon", True), ("muon", False), ("sgd", False)],
 )
 
 

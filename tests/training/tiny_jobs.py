@@ -221,8 +221,8 @@ class Poisoned(nn.Module):
         super().__init__()
         self.answer, self.what, self.when = answer, what, when
 
-    def forward(self, batch: Batch) -> torch.Tensor:
-        value = self.answer(batch)
+    def forward(self, batch: Batch, state: object = None) -> torch.Tensor:
+        value = self.answer(batch, state)
         if not self.when(batch):
             return value
         if self.what == "gradient":

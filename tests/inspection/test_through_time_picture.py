@@ -1,0 +1,122 @@
+"""The picture of gradients through time shows what logs say, or one sentence says what is wrong."""
+
+import math
+import re
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from regard.commands.plot import Plot
+from regard.errors import RegardError
+from regard.inspection.through_time import _reach, plot
+from regard.text.learning import learn
+from regard.training import runs
+from regard.training.log import Log
+from regard.training.settings import Settings
+
+
+def write(folder, decay=0.5, norms=(1.0, 2.0, 3.0), clip=None, more=()):
+    """A log with a step for each norm, and a curve with each."""
+    log = Log(folder)
+    for step, norm in enumerate(norms, start=1):
+        place = {"step": 10 * step, "time": float(step)}
+        log.write({"event": "step", **place, "loss": 2.0, "gradient_norm": norm})
+        curve = [step * decay**k for k in range(20)]
+        log.write({"event": "through_time", **place, "norms": curve})
+    for event in more:
+        log.write(event)
+    log.close()
+    if clip is not None:
+        tokenizer = learn("char", ["some letters"])
+        settings = Settings().changed(
+            {"model": {"preset": "elman"}, "optimizer": {"clip": clip}}, "test"
+        )
+        config = runs.config_for(settings.model, tokenizer, tokenizer)
+        runs.write_run(folder, settings, config, [tokenizer], "digest", {})
+    return folder
+
+
+def texts(path):
+    """All words in an SVG."""
+    return [
+        "".join(node.itertext()) for node in ElementTree.parse(path).iter() if "}text" in node.tag
+    ]
+
+
+def test_one_run_is_shown_from_early_to_late(tmp_path):
+    plot([write(tmp_path / "run", norms=[1.0] * 1000)], tmp_path / "new" / "a.svg")
+    words = texts(tmp_path / "new" / "a.svg")
+    shown = [word for word in words if re.match(r"step \d", word)]
+    assert (shown[0], shown[-1], len(shown)) == ("step 10", "step 10,000", 6)
+    assert {"tokens back", "step"} <= set(words)
+
+
+def test_several_runs_are_named_and_where_they_are_clipped(tmp_path):
+    folders = [
+        write(tmp_path / "_a$b$ & <c>", clip=1.0),
+        write(tmp_path / "wild", decay=2.0, clip=0.0),
+        write(tmp_path / "other", clip=0.25),
+        write(tmp_path / "again", clip=1.0),
+    ]
+    plot(folders, tmp_path / "a.svg")
+    words = texts(tmp_path / "a.svg")
+    assert [word for word in words if "not clipped" in word] == ["wild (not clipped)"]
+    assert {"_a$b$ & <c>", "other", "again"} <= set(words)
+    assert [word for word in words if word.startswith("clip")] == ["clip 0.25", "clip 1"]
+
+
+def test_long_names_stand_beside_the_curves(tmp_path):
+    folders = [write(tmp_path / f"{'long' * 10}-{i}") for i in range(8)]
+    plot(folders, tmp_path / "a.svg")
+    assert {folder.name for folder in folders} <= {
+        word.removesuffix(" (not clipped)") for word in texts(tmp_path / "a.svg")
+    }
+
+
+def test_what_was_undone_is_gone_and_what_is_no_number_is_a_gap(tmp_path):
+    more = [
+        {"event": "fault", "step": 30, "first": 27, "time": 3.0, "message": "..."},
+        {"event": "back", "step": 30, "to": 20, "turn": 1, "time": 3.0},
+        {"event": "step", "step": 40, "time": 4.0, "loss": math.nan, "gradient_norm": math.inf},
+        {"event": "through_time", "step": 40, "time": 4.0, "norms": [1.0, 0.0, None]},
+    ]
+    found = _reach(write(tmp_path / "run", more=more, clip=0.5), "run")
+    assert found.steps == [10, 20, 40]
+    assert found.norms.x.tolist() == [10, 20, 40]
+    np.testing.assert_equal(found.norms.y, [1.0, 2.0, np.nan])
+    np.testing.assert_equal(found.curves[-1].y, [1.0, np.nan, np.nan])
+    assert found.curves[1].y[3] == 2 * 0.5**3
+    assert (found.faults, found.clip) == ([27], 0.5)
+    plot([tmp_path / "run"], tmp_path / "a.svg")
+    assert not re.search(r"\bnan\b", (tmp_path / "a.svg").read_text())
+
+
+def test_the_command_draws_it_under_a_name_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "run")
+    Plot(runs=("run",), through_time=True).run(Console(quiet=True))
+    assert Path("through-time.png").read_bytes().startswith(b"\x89PNG")
+    with pytest.raises(RegardError, match="leave out --by tokens"):
+        Plot(runs=("run",), through_time=True, by="tokens").run(Console(quiet=True))
+
+
+def test_mistakes_are_one_sentence(tmp_path):
+    out = tmp_path / "a.png"
+    with pytest.raises(RegardError, match="name at least one run"):
+        plot([], out)
+    with pytest.raises(RegardError, match="cannot read the log"):
+        plot([tmp_path / "nowhere"], out)
+    log = Log(tmp_path / "transformer")
+    log.write({"event": "step", "step": 1, "time": 1.0, "loss": 2.0, "gradient_norm": 1.0})
+    log.close()
+    with pytest.raises(RegardError, match=r"transformer has no .* \(elman, gru, lstm\) record"):
+        plot([write(tmp_path / "run"), tmp_path / "transformer"], out)
+    with pytest.raises(RegardError, match=r"one of \.png, \.svg, \.pdf"):
+        plot([tmp_path / "run"], tmp_path / "a.gif")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RegardError, match="cannot draw to"):
+        plot([tmp_path / "run"], tmp_path / "file" / "a.png")
+    assert not out.exists()
