@@ -23,7 +23,6 @@ from regard.models import families
 from regard.models.families import Config
 from regard.models.int8 import Int8Linear, quantise
 from regard.models.packed import PackedLinear, packed
-from regard.models.recurrent import Recurrent
 from regard.models.transformer import Transformer, usable
 from regard.models.word2vec import WordVectors
 from regard.text.tokenizer import Tokenizer
@@ -231,8 +230,8 @@ def load(
     if is_run(folder):
         model = _of_run(open_run(folder, usable(device)))
         if isinstance(
-            model.module, Transformer | Recurrent
-        ):  # tables of counts have the numbers they have
+            model.module, families.Network
+        ):  # counts have the numbers they have
             model.module.to(dtype)
     else:
         model = Model(*load_folder(folder, usable(device), dtype))

@@ -15,6 +15,7 @@ from regard.inspection.anatomy import Part, anatomy, parameters
 from regard.interchange.huggingface import open_folder
 from regard.loading import is_folder
 from regard.models.config import TransformerConfig
+from regard.models.convolution_config import ConvolutionConfig
 from regard.models.families import ABOUT, OTHERS, Config, build, named
 from regard.models.ngram import NGramConfig
 from regard.models.presets import DIALLED, PRESETS, preset
@@ -92,7 +93,7 @@ class Describe:
         console.print(_tree(anatomy(module, self.name)))
         config = module.config
         headed = isinstance(config, TransformerConfig) and config.head != "none"
-        if (headed or isinstance(config, RecurrentConfig)) and config.tied:
+        if (headed or isinstance(config, RecurrentConfig | ConvolutionConfig)) and config.tied:
             console.print("\nthe output matrix is tied to embed.tokens and counted once")
         console.print(f"\n{_settings(config)}", style="dim")
 

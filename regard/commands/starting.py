@@ -6,9 +6,7 @@ import torch
 
 from regard.commands.words import table_of
 from regard.errors import RegardError
-from regard.models.families import Model
-from regard.models.recurrent import Recurrent
-from regard.models.transformer import Transformer
+from regard.models.families import Model, Network
 from regard.text.specials import SPECIALS
 from regard.text.tokenizer import Tokenizer
 
@@ -20,7 +18,7 @@ def start_with(module: Model, tokenizer: Tokenizer, path: str) -> str:
     They are scaled to be as long, on average, as the rows they replace: what follows the embedding
     was made for those. Tokens that the vectors do not know keep theirs.
     """
-    if not isinstance(module, Transformer | Recurrent):
+    if not isinstance(module, Network):
         raise RegardError("training.vectors is for models with an embedding; this one has none")
     table, weight = table_of(Path(path)), module.embed.tokens.weight  # (vocabulary, width)
     if table.width != weight.shape[1]:

@@ -29,8 +29,7 @@ from regard.inspection.word_questions import (
 from regard.inspection.words import Neighbour, WordTable
 from regard.interchange.word_vectors import read_vectors, write_vectors
 from regard.loading import is_folder
-from regard.models.recurrent import Recurrent
-from regard.models.transformer import Transformer
+from regard.models.families import Network
 from regard.models.word2vec import WordVectors
 from regard.text.sources import find
 from regard.text.specials import SPECIALS
@@ -190,7 +189,7 @@ def table_of(path: Path) -> WordTable:
     run = open_run(path)
     if isinstance(run.module, WordVectors):
         return _learned(run.module, run.tokenizer.vocabulary.tokens)
-    if not isinstance(run.module, Transformer | Recurrent):
+    if not isinstance(run.module, Network):
         raise RegardError(f"{path} has no word vectors: its model has no embedding of tokens")
     weights = run.module.embed.tokens.weight.detach().float().cpu().numpy()  # (tokens, width)
     pieces = run.tokenizer.pieces(range(len(SPECIALS), len(weights)))

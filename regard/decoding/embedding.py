@@ -10,9 +10,8 @@ from regard.decoding.sampling import check_numbers
 from regard.decoding.speaker import Given, Speaker, batches, padded_rows
 from regard.errors import Problems, RegardError, nearest
 from regard.models.attention import any_shape
-from regard.models.recurrent import Recurrent
+from regard.models.families import Network
 from regard.models.recurrent_config import RecurrentConfig
-from regard.models.transformer import Transformer
 
 Pool = Literal["mean", "first", "last"]
 POOLS = get_args(Pool)
@@ -43,7 +42,7 @@ def embedded(
     return found
 
 
-def _width(module: Transformer | Recurrent) -> int:
+def _width(module: Network) -> int:
     config = module.config
     if isinstance(config, RecurrentConfig) and (
         config.kind == "encoder-decoder" or not config.tied
@@ -81,9 +80,7 @@ def _with_signs(speaker: Speaker, ids: list[int]) -> list[int]:
     return [*begin, *ids, *([] if ended else [signs.ends[0]])]
 
 
-def _hidden(
-    speaker: Speaker, module: Transformer | Recurrent, read: Sequence[list[int]]
-) -> tuple[Tensor, Tensor]:
+def _hidden(speaker: Speaker, module: Network, read: Sequence[list[int]]) -> tuple[Tensor, Tensor]:
     """The last layer's vectors (rows, positions, width), and how many of each row are real."""
     tokens, lengths = padded_rows(read, speaker.device)
     if speaker.reads:

@@ -11,9 +11,8 @@ from regard.decoding.sampling import check_numbers
 from regard.decoding.speaker import Given, Speaker, batches, padded_rows
 from regard.errors import Problems, RegardError
 from regard.models.attention import any_shape
+from regard.models.families import Network
 from regard.models.ngram import NGram
-from regard.models.recurrent import Recurrent
-from regard.models.transformer import Transformer
 
 LOGITS = 1 << 24  # there at once: 64 MB, however many texts are read together
 
@@ -133,7 +132,7 @@ def _logprobs(
     return [part.tolist() for part in found.split(lengths.tolist())]
 
 
-def _of_tokens(module: Transformer | Recurrent, hidden: Tensor, wanted: Tensor) -> Tensor:
+def _of_tokens(module: Network, hidden: Tensor, wanted: Tensor) -> Tensor:
     """How probable each wanted token (tokens,) is behind its hidden vector (tokens, width)."""
     count = max(1, LOGITS // module.config.vocabulary)
     found = []

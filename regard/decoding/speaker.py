@@ -14,11 +14,9 @@ from regard.decoding.settings import Signs
 from regard.errors import RegardError
 from regard.models.attention import any_shape
 from regard.models.bag import Bag
-from regard.models.families import Writer
+from regard.models.families import Network, Writer
 from regard.models.ngram import NGram
 from regard.models.protocol import Memory
-from regard.models.recurrent import Recurrent
-from regard.models.transformer import Transformer
 from regard.text.damage import mended
 from regard.text.tokenizer import Tokenizer
 
@@ -64,11 +62,11 @@ class Speaker:
         if kind not in kinds:
             raise RegardError(f"this model ({kind}) cannot do that: it {self._abilities()}")
 
-    def require_one(self, what: str) -> Transformer | Recurrent:
+    def require_one(self, what: str) -> Network:
         """The one model with hidden vectors; those of an ensemble have nothing in common."""
         if isinstance(self.module, NGram | Bag):
             raise RegardError(f"this model cannot {what}: it {self._abilities()}")
-        if not isinstance(self.module, Transformer | Recurrent):
+        if not isinstance(self.module, Network):
             raise RegardError(f"an ensemble cannot {what}; ask its members one by one")
         return self.module
 

@@ -8,6 +8,12 @@ import torch
 from regard.errors import RegardError, nearest
 from regard.models.bag import Bag, BagConfig
 from regard.models.config import TransformerConfig
+from regard.models.convolution import (
+    Convolution,
+    ConvolutionDecoder,
+    ConvolutionEncoderDecoder,
+)
+from regard.models.convolution_config import ConvolutionConfig
 from regard.models.ngram import NGram, NGramConfig
 from regard.models.presets import DIAL, DIALLED, PRESETS, preset
 from regard.models.recurrent import Recurrent, RecurrentDecoder
@@ -17,9 +23,17 @@ from regard.models.transformer import Transformer, usable
 from regard.models.transformer import build as build_transformer
 from regard.models.word2vec import Word2VecConfig, WordVectors
 
-Config = TransformerConfig | RecurrentConfig | NGramConfig | Word2VecConfig | BagConfig
-Writer = Transformer | Recurrent | NGram | Bag  # they answer the protocol
+Network = Transformer | Recurrent | Convolution  # trained by gradients, with hidden vectors
+Writer = Network | NGram | Bag  # they answer the protocol
 Model = Writer | WordVectors
+Config = (
+    TransformerConfig
+    | RecurrentConfig
+    | ConvolutionConfig
+    | NGramConfig
+    | Word2VecConfig
+    | BagConfig
+)
 
 NGRAM = NGramConfig()
 WORDS = Word2VecConfig()
@@ -29,6 +43,7 @@ RNN = RecurrentConfig(
     kind="encoder-decoder", cell="gru", layers=1, width=256, hidden=512, dropout=0.3
 )
 BAHDANAU = replace(RNN, attention="additive")
+CONVOLUTION = ConvolutionConfig(growth=2, cycle=4, dropout=0.1)
 OTHERS: dict[str, Config] = {
     "elman": replace(LSTM, cell="elman"),
     "gru": replace(LSTM, cell="gru"),
@@ -48,6 +63,8 @@ OTHERS: dict[str, Config] = {
     "rnn+attention": BAHDANAU,
     "bahdanau": BAHDANAU,
     "luong": replace(RNN, cell="lstm", layers=2, attention="general", feeding=True),
+    "conv": CONVOLUTION,
+    "conv-pairs": ConvolutionConfig(kind="encoder-decoder", layers=4, dropout=0.2),
     "unigram": replace(NGRAM, order=1),
     "bigram": replace(NGRAM, order=2),
     "trigram": replace(NGRAM, order=3),
@@ -67,6 +84,8 @@ ABOUT = {
     "rnn+attention": "the same with attention: each step looks at all of the source",
     "bahdanau": "the same",
     "luong": "LSTMs that look behind each step, and read what they saw in the next",
+    "conv": "a causal convolutional language model that sees the last 61 tokens",
+    "conv-pairs": "translates (--pairs): convolutions that read, convolutions that write and look",
     "unigram": "a bag of words: how often each token stands, order ignored",
     "bigram": "each token by the one before it",
     "trigram": "each token by the two before it",
@@ -105,7 +124,9 @@ def build(config: Config | str, device: torch.device | str | None = None) -> Any
     if isinstance(config, TransformerConfig):
         return build_transformer(config, device)
     with usable(device or torch.get_default_device()):
+        pairs = config.kind == "encoder-decoder"
         if isinstance(config, RecurrentConfig):
-            pairs = config.kind == "encoder-decoder"
             return (RecurrentEncoderDecoder if pairs else RecurrentDecoder)(config)
+        if isinstance(config, ConvolutionConfig):
+            return (ConvolutionEncoderDecoder if pairs else ConvolutionDecoder)(config)
         return Bag(config) if isinstance(config, BagConfig) else WordVectors(config)

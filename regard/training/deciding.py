@@ -12,6 +12,7 @@ from regard.data.stream import Stream
 from regard.errors import RegardError
 from regard.models.bag import BagConfig
 from regard.models.config import TransformerConfig
+from regard.models.convolution_config import ConvolutionConfig
 from regard.models.families import Config, build
 from regard.models.ngram import NGramConfig
 from regard.models.recurrent_config import RecurrentConfig
@@ -102,7 +103,7 @@ def decided(made: Made, device: torch.device) -> Plan:
     return _planned(made, settings, objective, device, feed)
 
 
-def _peak(config: TransformerConfig | RecurrentConfig | BagConfig) -> float:
+def _peak(config: TransformerConfig | RecurrentConfig | ConvolutionConfig | BagConfig) -> float:
     if isinstance(config, BagConfig):
         return PERCEPTRON_RATE if config.layers else LINEAR_RATE
     if isinstance(config, RecurrentConfig) and config.kind == "decoder":

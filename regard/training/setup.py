@@ -92,9 +92,11 @@ def _machine_defaults(settings: Settings, device: torch.device) -> Settings:
         model = replace(model, preset=small if not gpu or pairs else "regard-8")
     wanted = (8192 if pairs else 65536) if gpu else 4096
     context, config = training.context, model.config()
+    if settings.data.isolate and not isinstance(config, TransformerConfig):
+        raise RegardError(
+            f"a model like {model.preset} reads across documents; leave out data.isolate"
+        )
     if isinstance(config, RecurrentConfig):
-        if settings.data.isolate:
-            raise RegardError("a recurrent model reads across documents; leave out data.isolate")
         wanted, context = (8192 if gpu else 2048), context or REACH
     if isinstance(config, Word2VecConfig):
         wanted = PIECE

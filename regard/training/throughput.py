@@ -15,6 +15,7 @@ from torch import nn
 
 from regard.models.cells import Cell
 from regard.models.config import TransformerConfig
+from regard.models.convolution import Convolution
 from regard.models.recurrent import Recurrent
 from regard.models.transformer import Transformer
 from regard.training.precision import Precision
@@ -89,8 +90,8 @@ class Work:
 
 def work(module: nn.Module) -> Work:
     """What a step over this module costs, from its weights."""
-    if isinstance(module, Recurrent):
-        return _recurrent(module)
+    if isinstance(module, Recurrent | Convolution):
+        return _network(module)
     if not isinstance(module, Transformer):
         return Work(0, 6 * _products(module), 0, 0)
     config: TransformerConfig = module.config
@@ -113,15 +114,18 @@ def work(module: nn.Module) -> Work:
     )
 
 
-def _recurrent(module: Recurrent) -> Work:
-    """The same for a recurrent model; attention's own products, hidden · keys, are left out."""
+def _network(module: Recurrent | Convolution) -> Work:
+    """The same for other networks; attention's own products, width · keys, are left out."""
     output = 6 * module.config.vocabulary * module.head.width
     encoder, decoder = getattr(module, "encoder", None), module.get_submodule("decoder")
     if not isinstance(encoder, nn.Module):
         return Work(6 * _products(decoder) + output, 0, 0, 0)
-    key = getattr(decoder, "key", None)
-    keys = _products(key) if isinstance(key, nn.Module) else 0  # the source's, as above
+    named = decoder.named_modules()
+    keys = sum(_products(part) for name, part in named if name.split(".")[-1] in KEYS)
     return Work(6 * (_products(decoder) - keys) + output, 6 * (_products(encoder) + keys), 0, 0)
+
+
+KEYS = ("key", "key_value")  # of cross-attention: products with the source
 
 
 def _products(part: nn.Module) -> int:

@@ -22,5 +22,5 @@ def test_every_name_can_be_built_and_its_settings_are_known(name):
 
 def test_a_wrong_name_is_told_with_the_nearest_of_all():
     with pytest.raises(RegardError, match="did you mean 'cbow'"):
-        regard.build("cbov")
+        regard.build("cboww")
     assert not PRESETS.keys() & OTHERS.keys()

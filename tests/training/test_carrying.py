@@ -316,7 +316,6 @@ def test_a_run_goes_on_with_another_number_of_processes(tmp_path, first):
 # Numbers going wrong
 
 
-@pytest.mark.parametrize("step", [5, 7])
 def test_behind_a_refused_step_rows_begin_anew_whatever_it_left():
     module = model_of()
     carried = Carried(module, 3, ALONE)
@@ -331,6 +330,7 @@ def test_behind_a_refused_step_rows_begin_anew_whatever_it_left():
     assert not any(tensor.any() for tensor in carried.tensors().values())
 
 
+@pytest.mark.parametrize("step", [5, 7])
 def test_stepping_back_forgets_what_rows_remember_and_goes_on(tmp_path, step):
     """To step 3 or 6, each in the midst of an epoch: rows go on there with nothing."""
     how = {"on_fault": "back", "rows": 100, "steps": 10, "checkpoint_every": 3}
@@ -474,7 +474,7 @@ def test_documents_cannot_be_kept_apart_and_that_is_one_sentence(folder, capsys)
     Path("text.txt").write_text("a text " * 100)
     assert train("text.txt", settings=("data.isolate=true",)) == 2
     said = capsys.readouterr().err
-    assert said == "error: a recurrent model reads across documents; leave out data.isolate\n"
+    assert said == "error: a model like lstm reads across documents; leave out data.isolate\n"
 
 
 @pytest.mark.parametrize("kind", ["char", "byte", "bpe", "word"])
