@@ -22,7 +22,7 @@ class Batch:
     real_tokens: int  # tokens that are no padding, sources too
     lengths: Tensor | None = None  # (rows,) real tokens of padded rows
     documents: Tensor | None = None  # (rows, positions) where documents may not see one another
-    source: Tensor | None = None  # (rows, source positions)
+    source: Tensor | None = None  # (rows, source positions), or pictures (rows, 3, size, size)
     source_lengths: Tensor | None = None  # (rows,)
     examples: np.ndarray | None = None  # (rows,) which ones these are, for the record
     continues: bool | None = None  # rows go on where those of the batch before ended; None: never
@@ -34,7 +34,9 @@ class Batch:
     @property
     def positions(self) -> int:
         """Tokens computed, padding included, sources too."""
-        return self.tokens.numel() + (0 if self.source is None else self.source.numel())
+        source = self.source
+        read = 0 if source is None or source.dim() != 2 else source.numel()
+        return self.tokens.numel() + read
 
     def to(self, device: torch.device) -> Self:
         """The same on another device; from pinned memory without waiting."""

@@ -184,7 +184,50 @@ def _where(place: int, counts: Sequence[int], after: Remembered, before: Remembe
     return Remembered(held, chosen(after.fed, before.fed))
 
 
-class RecurrentEncoderDecoder(Recurrent):
+class RecurrentWriter(Recurrent):
+    """Writes from a source, which somebody else has read."""
+
+    decoder: Decoder
+
+    def _source(self, held: HiddenState | None, memory: Memory | None, rows: int) -> Source:
+        there = held.source if held is not None else None
+        if there is not None:
+            if memory is not None and memory is not there.memory:
+                raise RegardError("the state was begun with another source; start a new one")
+            return there
+        if memory is None:
+            raise RegardError("this model writes from a source; give `memory=model.encode(source)`")
+        if not isinstance(memory, Memory):
+            raise RegardError(f"memory must be what `encode` gave, not a {type(memory).__name__}")
+        if memory.rows != rows:
+            raise RegardError(f"the source has {memory.rows} rows, the target {rows}")
+        if memory.whole is None or memory.whole.shape[-1] != self.config.hidden:
+            raise RegardError("the source was read by another model; read it with this one")
+        keys = None
+        if self.config.attention != "none":
+            with unmixed(memory.values):
+                key = self.decoder.key
+                keys = memory.values if key is None else key(memory.values)
+        return source_of(memory, memory.whole, keys)
+
+    def _first(self, rows: int, source: Source | None) -> Remembered:
+        assert source is not None
+        return self.decoder.first(source.whole)
+
+    def _pass(
+        self,
+        x: Tensor,
+        before: Remembered,
+        source: Source | None,
+        counts: Sequence[int] | None,
+        seen: list[Tensor] | None,
+    ) -> tuple[Tensor, Remembered]:
+        assert source is not None
+        y, after = self.decoder(x.to(source.whole.dtype), before, source, counts, seen)
+        return y, after
+
+
+class RecurrentEncoderDecoder(RecurrentWriter):
     """Translates: one vector between reading and writing (M6), or attention as well (M7)."""
 
     def __init__(self, config: RecurrentConfig) -> None:
@@ -223,40 +266,3 @@ class RecurrentEncoderDecoder(Recurrent):
         if self.config.attention == "none":
             return Memory(whole[:, None], None, whole)
         return Memory(values, None if real is None else Padding(real), whole)
-
-    def _source(self, held: HiddenState | None, memory: Memory | None, rows: int) -> Source:
-        there = held.source if held is not None else None
-        if there is not None:
-            if memory is not None and memory is not there.memory:
-                raise RegardError("the state was begun with another source; start a new one")
-            return there
-        if memory is None:
-            raise RegardError("this model writes from a source; give `memory=model.encode(source)`")
-        if not isinstance(memory, Memory):
-            raise RegardError(f"memory must be what `encode` gave, not a {type(memory).__name__}")
-        if memory.rows != rows:
-            raise RegardError(f"the source has {memory.rows} rows, the target {rows}")
-        if memory.whole is None or memory.whole.shape[-1] != self.config.hidden:
-            raise RegardError("the source was read by another model; read it with this one")
-        keys = None
-        if self.config.attention != "none":
-            with unmixed(memory.values):
-                key = self.decoder.key
-                keys = memory.values if key is None else key(memory.values)
-        return source_of(memory, memory.whole, keys)
-
-    def _first(self, rows: int, source: Source | None) -> Remembered:
-        assert source is not None
-        return self.decoder.first(source.whole)
-
-    def _pass(
-        self,
-        x: Tensor,
-        before: Remembered,
-        source: Source | None,
-        counts: Sequence[int] | None,
-        seen: list[Tensor] | None,
-    ) -> tuple[Tensor, Remembered]:
-        assert source is not None
-        y, after = self.decoder(x.to(source.whole.dtype), before, source, counts, seen)
-        return y, after

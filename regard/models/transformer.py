@@ -240,32 +240,10 @@ class EncoderOnly(Transformer):
         raise RegardError("an encoder cannot continue a text; use a decoder")
 
 
-class EncoderDecoder(Transformer):
-    """An encoder reads the source, a decoder writes the target looking at it (T5, Marian, 2017)."""
+class SourceDecoder(Transformer):
+    """Writes looking at a source, which somebody else has read."""
 
-    def __init__(self, config: TransformerConfig) -> None:
-        super().__init__(config)
-        config = self.config
-        separate = config.source_vocabulary
-        self.source_embed = Embedding(config, separate) if separate else None
-        self.encoder = Stack(config, config.encoder_layers, causal=False)
-        self.decoder = Stack(config, config.layers, causal=True, cross=True)
-        initialise(self, config)
-
-    def encode(
-        self,
-        source: Tensor,
-        lengths: Lengths = None,
-        mask: Mask | None = None,
-        *,
-        source_lengths: Lengths = None,
-    ) -> Memory:
-        """Read a source (rows, positions); `source_lengths` is another name of `lengths`."""
-        if lengths is not None and source_lengths is not None:
-            raise RegardError("`lengths` and `source_lengths` are the same thing; give one")
-        lengths = source_lengths if lengths is None else lengths
-        embed = self.embed if self.source_embed is None else self.source_embed
-        return _read(self.encoder, embed(source), lengths, mask)
+    decoder: Stack
 
     def _pass(self, x: Tensor, given: Given) -> Tensor:
         # With a state, the memory's keys and values are computed at the first call and kept;
@@ -298,6 +276,34 @@ class EncoderDecoder(Transformer):
                 f"the source was read by another model (width {width}, not {self.config.width})"
             )
         return self.decoder.look(memory) if keep else Reading(memory, memory.mask)
+
+
+class EncoderDecoder(SourceDecoder):
+    """An encoder reads the source, a decoder writes the target looking at it (T5, Marian, 2017)."""
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__(config)
+        config = self.config
+        separate = config.source_vocabulary
+        self.source_embed = Embedding(config, separate) if separate else None
+        self.encoder = Stack(config, config.encoder_layers, causal=False)
+        self.decoder = Stack(config, config.layers, causal=True, cross=True)
+        initialise(self, config)
+
+    def encode(
+        self,
+        source: Tensor,
+        lengths: Lengths = None,
+        mask: Mask | None = None,
+        *,
+        source_lengths: Lengths = None,
+    ) -> Memory:
+        """Read a source (rows, positions); `source_lengths` is another name of `lengths`."""
+        if lengths is not None and source_lengths is not None:
+            raise RegardError("`lengths` and `source_lengths` are the same thing; give one")
+        lengths = source_lengths if lengths is None else lengths
+        embed = self.embed if self.source_embed is None else self.source_embed
+        return _read(self.encoder, embed(source), lengths, mask)
 
 
 def _read(stack: Stack, x: Tensor, lengths: Lengths, mask: Mask | None) -> Memory:
