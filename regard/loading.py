@@ -229,9 +229,7 @@ def load(
         raise RegardError(f"weights cannot be loaded as {dtype}; choose one of {known}")
     if is_run(folder):
         model = _of_run(open_run(folder, usable(device)))
-        if isinstance(
-            model.module, families.Network
-        ):  # counts have the numbers they have
+        if isinstance(model.module, families.Network):  # counts have the numbers they have
             model.module.to(dtype)
     else:
         model = Model(*load_folder(folder, usable(device), dtype))

@@ -48,18 +48,22 @@ class Gated(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """x (rows, new, width) -> the same shape, and all inputs, (rows, reach + new, width).
 
-        `held` (rows, reach, width) are the inputs before these, zeros if not given. Of a source,
-        `real` (rows, new, 1) is 0 at padding, which is as if nothing stood there.
+        `held` (rows, reach, width) are the inputs before these; if not given, they are zeros, and
+        no more of them come back than a text of this length can see. Of a source, `real`
+        (rows, new, 1) is 0 at padding, which is as if nothing stood there.
         """
         y = self.norm(x)
         y = y if real is None else y * real
+        new = x.shape[1]
+        starts = list(range(0, self.kernel * self.gap, self.gap))
         if held is None:
-            before = self.reach if self.causal else self.reach // 2
-            joined = F.pad(y, (0, 0, before, self.reach - before))
+            back = self.reach if self.causal else self.reach // 2
+            # Farther than the text is long all is zeros, and some layers reach much farther.
+            before, behind = min(back, new), min(self.reach - back, new)
+            joined = F.pad(y, (0, 0, before, behind))
+            starts = [before + min(max(start - back, -new), new) for start in starts]
         else:
             joined = torch.cat([held.to(y.dtype), y], dim=1)
-        new = x.shape[1]
-        starts = range(0, self.kernel * self.gap, self.gap)
         windows = torch.cat([joined[:, start : start + new] for start in starts], dim=-1)
         return x + self.dropout(F.glu(self.mix(windows), dim=-1)), joined
 

@@ -18,7 +18,7 @@ LARGEST = {
     "heads": 1 << 10,
 }
 MAY_BE_0 = ("source_vocabulary", "encoder_layers", "cycle")
-FARTHEST = 1 << 24  # tokens
+FARTHEST = 1 << 16  # tokens; a state holds as many vectors, of width 256 in 64 MB a row
 
 
 @dataclass(frozen=True)
@@ -44,11 +44,9 @@ class ConvolutionConfig:
         problems = Problems("model settings")
         kind, known = self.kind, get_args(Kind)
         problems.require(kind in known, f"kind cannot be {kind!r}; {nearest(str(kind), known)}")
-        whole = True
         for name, most in LARGEST.items():
             value, least = getattr(self, name), 0 if name in MAY_BE_0 else 1
             fits = isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
-            whole = whole and fits
             problems.require(
                 fits, f"{name} must be a whole number from {least} to {most:,}, not {value!r}"
             )
@@ -63,9 +61,10 @@ class ConvolutionConfig:
         """Settings that are fine each but not together."""
         problems = Problems("model settings")
         if self.kind == "decoder":
-            for name in ("source_vocabulary", "encoder_layers"):
-                idle = getattr(self, name) == 0
-                problems.require(idle, f"{name} is for encoder–decoders; leave it out")
+            for name, idle in (("source_vocabulary", 0), ("encoder_layers", 0), ("heads", 1)):
+                problems.require(
+                    getattr(self, name) == idle, f"{name} is for encoder–decoders; leave it out"
+                )
         else:
             problems.require(
                 self.kernel % 2 == 1,

@@ -51,7 +51,10 @@ class State(Protocol):
 
 def chosen_rows(rows: Tensor | Sequence[int], there: int) -> list[int]:
     """The rows that a state of so many is to consist of, if it has them."""
-    wanted: list[int] = whole_numbers(rows, "rows").tolist()
+    given = whole_numbers(rows, "rows")
+    if given.dim() != 1:
+        raise RegardError(f"reorder needs a list of rows, not shape {tuple(given.shape)}")
+    wanted: list[int] = given.tolist()
     if not wanted or not 0 <= min(wanted) <= max(wanted) < there:
         raise RegardError(f"the state has rows 0 to {there - 1}, not {wanted}")
     return wanted

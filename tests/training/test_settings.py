@@ -46,7 +46,7 @@ def test_all_problems_are_reported_together_and_name_where_they_are():
         {
             "unknown": {},
             "training": {"stepz": 1, "seed": "one", "label_smoothing": 1.5},
-            "optimizer": {"kind": "sgd", "peak": -1},
+            "optimizer": {"kind": "sgdm", "peak": -1},
             "model": {"vocabulary": 5, "preset": 3, "layerz": 1},
         }
     )

@@ -1,0 +1,112 @@
+"""Captions of pictures (M8): an eye makes a grid of a picture, and a hand writes about it.
+
+The eye is a residual network or a Transformer over patches, the hand a Transformer's decoder or an
+LSTM with Bahdanau's attention; any of them goes with any other.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from regard.errors import RegardError
+from regard.models.blocks import Stack
+from regard.models.caption_config import CaptionConfig
+from regard.models.config import TransformerConfig
+from regard.models.initialisation import initialise
+from regard.models.masks import Mask
+from regard.models.protocol import Memory, State
+from regard.models.recurrence import Head
+from regard.models.recurrence import initialise as initialise_recurrent
+from regard.models.recurrent_config import RecurrentConfig
+from regard.models.recurrent_pairs import Decoder, RecurrentWriter
+from regard.models.transformer import SourceDecoder
+from regard.models.vision import Grid, Patches
+
+Lengths = Tensor | Sequence[int] | None
+
+
+class TransformerHand(SourceDecoder):
+    """A Transformer's decoder alone."""
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__(config)
+        self.decoder = Stack(self.config, self.config.layers, causal=True, cross=True)
+        initialise(self, self.config)
+
+
+class LSTMHand(RecurrentWriter):
+    """A recurrent decoder alone."""
+
+    def __init__(self, config: RecurrentConfig) -> None:
+        super().__init__(config)
+        self.decoder = Decoder(self.config)
+        self.head = Head(self.config, self.config.width)
+        initialise_recurrent(self)
+
+
+class Captioner(nn.Module):
+    """Writes about a picture, in the protocol: pictures are its sources."""
+
+    def __init__(self, config: CaptionConfig) -> None:
+        super().__init__()
+        self.config = config.resolved()
+        size, patch, layers = config.picture, config.patch, config.encoder_layers
+        self.eye: Grid | Patches
+        if config.eye == "cnn":
+            self.eye = Grid(size, patch, config.width, layers)
+        else:
+            reads = replace(config.reads_with, positions="none")  # a place is its own vector
+            self.eye = Patches(size, patch, reads, layers)
+            initialise(self.eye, reads.resolved())
+        nn.init.normal_(self.eye.places, 0.0, 0.02)
+        writes = config.writes_with
+        lstm = isinstance(writes, RecurrentConfig)
+        self.hand = LSTMHand(writes) if lstm else TransformerHand(writes)  # type: ignore[arg-type]
+
+    @property
+    def device(self) -> torch.device:
+        """Where tokens and pictures must lie."""
+        return self.hand.device
+
+    def encode(self, source: Tensor, lengths: Lengths = None, mask: Mask | None = None) -> Memory:
+        """Look at pictures (rows, 3, size, size), bytes: a vector for each place of the grid."""
+        if lengths is not None or mask is not None:
+            raise RegardError("pictures are all of one size; leave out lengths and mask")
+        values = self.eye(source)  # (rows, places, width)
+        return Memory(values, None, values.mean(1))
+
+    def forward(
+        self,
+        tokens: Tensor,
+        memory: Memory | None = None,
+        state: State | None = None,
+        *,
+        lengths: Lengths = None,
+        mask: Mask | None = None,
+        last: bool = False,
+    ) -> Tensor:
+        """tokens (rows, new) -> logits (rows, new, vocabulary); see `SequenceModel`."""
+        logits: Tensor = self.hand(tokens, memory, state, lengths=lengths, mask=mask, last=last)
+        return logits
+
+    def hidden(
+        self,
+        tokens: Tensor,
+        memory: Memory | None = None,
+        state: State | None = None,
+        *,
+        lengths: Lengths = None,
+        mask: Mask | None = None,
+    ) -> Tensor:
+        """The same up to the last hidden vectors (rows, new, width)."""
+        return self.hand.hidden(tokens, memory, state, lengths=lengths, mask=mask)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """hidden (..., width) -> (..., vocabulary)."""
+        return self.hand.logits(hidden)
+
+    def start(self, rows: int, room: int, *, watch: bool = False) -> State:
+        """An empty state of the hand."""
+        return self.hand.start(rows, room, watch=watch)

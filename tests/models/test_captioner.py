@@ -1,0 +1,95 @@
+"""Captioners: every eye with every hand, in the protocol."""
+
+import pytest
+import torch
+
+from regard.errors import RegardError
+from regard.inspection.tape import record
+from regard.models.caption_config import CaptionConfig
+from regard.models.captioner import Captioner
+
+SMALL = {"vocabulary": 30, "picture": 32, "patch": 8, "width": 32, "heads": 2, "dropout": 0.0}
+BOTH = pytest.mark.parametrize(
+    ("eye", "hand"),
+    [("cnn", "lstm"), ("cnn", "transformer"), ("patches", "lstm"), ("patches", "transformer")],
+)
+
+
+def captioner(eye: str, hand: str) -> Captioner:
+    torch.manual_seed(0)
+    return Captioner(CaptionConfig(eye=eye, hand=hand, **SMALL)).double().eval()
+
+
+def pictures(rows: int, size: int = 32) -> torch.Tensor:
+    made = torch.Generator().manual_seed(1)
+    return torch.randint(0, 256, (rows, 3, size, size), generator=made, dtype=torch.uint8)
+
+
+@BOTH
+def test_a_caption_is_the_same_whole_or_word_by_word_alone_or_with_others(eye, hand):
+    model, tokens = captioner(eye, hand), torch.randint(0, 30, (3, 6))
+    memory = model.encode(pictures(3))
+    assert memory.values.shape == (3, 16, 32)
+    whole = model(tokens, memory)
+    state = model.start(3, 6, watch=True)
+    parts = [model(tokens[:, :2], memory, state)]
+    parts += [model(tokens[:, i : i + 1], None, state) for i in range(2, 6)]
+    torch.testing.assert_close(torch.cat(parts, 1), whole, rtol=0, atol=1e-10)
+    assert state.seen.shape[-1] == 16
+    torch.testing.assert_close(state.seen.sum(-1), torch.ones_like(state.seen[..., 0]))
+    alone = model(tokens[1:2], model.encode(pictures(3)[1:2]))
+    torch.testing.assert_close(alone[0], whole[1], rtol=0, atol=1e-10)
+    with record(model) as tape:
+        model(tokens, memory)
+    assert tape.names
+
+
+@BOTH
+def test_gradients_reach_every_weight_and_every_pixel_counts(eye, hand):
+    model = captioner(eye, hand).train()
+    tokens = torch.randint(0, 30, (2, 5))
+    model(tokens, model.encode(pictures(2))).square().sum().backward()
+    for name, weight in model.named_parameters():
+        assert weight.grad is not None, name
+        assert weight.grad.abs().sum() > 0, name
+    model.eval()
+    before = model(tokens, model.encode(pictures(2)))
+    for place in ((0, 0), (31, 31), (7, 24)):
+        changed = pictures(2)
+        changed[:, 0, place[0], place[1]] += 128
+        assert (model(tokens, model.encode(changed)) - before).abs().max() > 0
+
+
+def test_places_of_the_grid_stand_row_by_row():
+    model = captioner("patches", "transformer")
+    y = model.eye.embed(torch.zeros(1, 16, 3 * 64, dtype=torch.float64))
+    assert y.shape == (1, 16, 32)
+    picture = torch.full((1, 3, 32, 32), 128, dtype=torch.uint8)
+    picture[:, :, 8:16, 24:32] = 255  # the second row's last place
+    cut = torch.nn.functional.unfold(picture.double(), 8, stride=8)[0].mean(0)
+    assert cut.argmax() == 7
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (torch.zeros(1, 3, 32, 32), "must be a tensor of bytes"),
+        (torch.zeros(1, 3, 16, 16, dtype=torch.uint8), r"must be \(rows, 3, 32, 32\)"),
+        ([[1, 2]], "must be a tensor of bytes"),
+    ],
+)
+def test_what_is_no_picture_is_told(given, said):
+    with pytest.raises(RegardError, match=said):
+        captioner("cnn", "lstm").encode(given)
+    with pytest.raises(RegardError, match="all of one size"):
+        captioner("cnn", "lstm").encode(pictures(2), [1, 2])
+
+
+def test_settings_that_cannot_be_are_told_together():
+    with pytest.raises(RegardError) as told:
+        CaptionConfig(eye="cnnn", width=0, dropout=1.0)
+    assert all(word in str(told.value) for word in ("'cnn'", "width must be", "dropout must be"))
+    for changes in ({"patch": 6}, {"picture": 60}, {"heads": 3}, {"patch": 12, "picture": 48}):
+        with pytest.raises(RegardError):
+            CaptionConfig(**changes)
+    CaptionConfig(eye="patches", patch=12, picture=48)

@@ -1,0 +1,319 @@
+"""What convolutional models are set or given wrongly: one sentence names each mistake."""
+
+import math
+from dataclasses import fields
+from functools import partial
+
+import pytest
+import torch
+from test_convolution import TEXT, tiny
+from test_recurrent_mistakes import refusal
+from tiny_models import assert_same, ids
+from tiny_models import tiny as transformer
+from tiny_recurrent import memory_of
+from tiny_recurrent import tiny as recurrent
+
+from regard.errors import RegardError
+from regard.models.convolution_config import ConvolutionConfig
+from regard.models.families import build, named
+from regard.models.masks import Causal
+
+LM, PAIR = "text cycle", "pairs grown"
+
+# --- settings --------------------------------------------------------------------------------
+
+WRONG = {
+    "kind": ("pairs", "kind cannot be 'pairs'; known: decoder, encoder-decoder"),
+    "vocabulary": (0, "vocabulary must be a whole number from 1 to 67,108,864, not 0"),
+    "source_vocabulary": (-1, "source_vocabulary must be a whole number from 0 to 67,108,864"),
+    "layers": (True, "layers must be a whole number from 1 to 128, not True"),
+    "encoder_layers": (129, "encoder_layers must be a whole number from 0 to 128, not 129"),
+    "width": (6.0, "width must be a whole number from 1 to 65,536, not 6.0"),
+    "kernel": (0, "kernel must be a whole number from 1 to 1,024, not 0"),
+    "growth": ("2", "growth must be a whole number from 1 to 8, not '2'"),
+    "cycle": (None, "cycle must be a whole number from 0 to 128, not None"),
+    "heads": (2000, "heads must be a whole number from 1 to 1,024, not 2000"),
+    "tied": ("yes", "tied must be true or false"),
+    "dropout": (1.0, "dropout must be in [0, 1), not 1.0"),
+}
+
+
+def test_every_setting_is_checked():
+    assert {*WRONG} == {field.name for field in fields(ConvolutionConfig)}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_setting_is_named_with_what_it_may_be(name: str):
+    value, sentence = WRONG[name]
+    message = refusal(lambda: ConvolutionConfig(**{name: value}))
+    assert message.startswith(f"model settings: {sentence}")
+
+
+@pytest.mark.parametrize("share", [-0.1, math.nan, True, "0.1", None])
+def test_a_share_that_is_none_is_refused(share: object):
+    said = refusal(lambda: ConvolutionConfig(dropout=share))
+    assert said == f"model settings: dropout must be in [0, 1), not {share!r}"
+
+
+def test_a_kind_is_looked_for_among_those_that_are():
+    said = refusal(lambda: ConvolutionConfig(kind="decodr"))
+    assert said == "model settings: kind cannot be 'decodr'; did you mean 'decoder'?"
+
+
+def test_all_wrong_settings_are_told_at_once():
+    with pytest.raises(RegardError) as caught:
+        ConvolutionConfig(**{name: value for name, (value, _) in WRONG.items()})
+    first, *lines = str(caught.value).split("\n")
+    assert first == f"model settings: {len(WRONG)} problems"
+    assert len(lines) == len(WRONG)
+    for _, sentence in WRONG.values():
+        assert sum(line.startswith(f"  - {sentence}") for line in lines) == 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"source_vocabulary": 9}, "source_vocabulary is for encoder–decoders; leave it out"),
+        ({"encoder_layers": 2}, "encoder_layers is for encoder–decoders; leave it out"),
+        ({"heads": 4}, "heads is for encoder–decoders; leave it out"),
+        (
+            {"kind": "encoder-decoder", "kernel": 4},
+            "an encoder looks as far ahead as back; choose an odd kernel, not 4",
+        ),
+        ({"kind": "encoder-decoder", "heads": 3}, "3 heads must divide width 256"),
+        (
+            {"kind": "encoder-decoder", "width": 7},
+            "positions of a source come in pairs, so width must be even, not 7",
+        ),
+        (
+            {"layers": 128, "growth": 8},
+            "128 layers would look more than 65,536 tokens away; lower layers or growth",
+        ),
+        (
+            {"kind": "encoder-decoder", "layers": 2, "encoder_layers": 16, "growth": 2},
+            "16 layers would look more than 65,536 tokens away; lower layers or growth",
+        ),
+    ],
+)
+def test_settings_that_do_not_go_together_are_refused(settings: dict, sentence: str):
+    assert refusal(lambda: ConvolutionConfig(**settings)) == f"model settings: {sentence}"
+
+
+def test_all_that_does_not_go_together_is_told_at_once():
+    odd = {"kind": "encoder-decoder", "width": 9, "heads": 2, "kernel": 2, "growth": 8}
+    with pytest.raises(RegardError, match="4 problems") as caught:
+        ConvolutionConfig(layers=9, **odd)
+    assert str(caught.value).count("\n  - ") == 4
+    with pytest.raises(RegardError, match="3 problems"):
+        ConvolutionConfig(source_vocabulary=9, encoder_layers=2, heads=2)
+
+
+def test_the_farthest_reach_is_allowed_and_one_layer_more_is_not():
+    assert ConvolutionConfig(kernel=2, growth=2, layers=16).reach == 1 << 16
+    assert "16 layers" in refusal(lambda: ConvolutionConfig(kernel=3, growth=2, layers=16))
+    assert ConvolutionConfig(growth=8, cycle=2, layers=128).reach == 1 + 2 * 64 * 9
+
+
+def test_a_decoder_may_be_odd_and_its_kernel_even():
+    model = build(ConvolutionConfig(vocabulary=9, width=7, kernel=4, layers=2))
+    assert model(ids(2, 3) % 9).shape == (2, 3, 9)
+
+
+def test_what_is_left_open_follows_the_kind():
+    pairs = ConvolutionConfig(kind="encoder-decoder", layers=5)
+    assert pairs.resolved().encoder_layers == 5
+    assert ConvolutionConfig(layers=5).resolved().encoder_layers == 0
+    assert named("conv").reach == 61  # as `regard models` tells
+    assert named("conv-pairs").kind == "encoder-decoder"
+
+
+# --- what is given ---------------------------------------------------------------------------
+
+
+def test_a_mask_is_refused():
+    sentence = "a convolution sees what is near, not what a mask says; leave it out"
+    assert refusal(lambda: tiny(LM)(ids(2, 3), mask=Causal())) == sentence
+    assert refusal(lambda: tiny(PAIR).encode(ids(2, 3), mask=Causal())) == sentence
+
+
+@pytest.mark.parametrize("case", [LM, PAIR])
+def test_ids_that_do_not_exist_are_named(case: str):
+    model = tiny(case)
+    calls = [partial(model, memory=memory_of(model, 1))]
+    calls += [model.encode] if case == PAIR else []
+    for call in calls:
+        assert "token id 256 is out of range" in refusal(partial(call, torch.tensor([[1, 256]])))
+        assert "token id -1 is out of range" in refusal(partial(call, torch.tensor([[-1, 2]])))
+        assert "not torch.float32" in refusal(partial(call, torch.zeros(1, 2)))
+        assert "must be a tensor, not a list" in refusal(partial(call, [[1]]))
+        assert "of shape (3,)" in refusal(partial(call, ids(3)))
+
+
+def test_each_vocabulary_has_its_own_ids():
+    model, high = tiny("pairs odd"), torch.tensor([[256]])
+    memory = model.encode(high)
+    assert "this model knows 0 to 255" in refusal(lambda: model(high, memory))
+    assert "this model knows 0 to 299" in refusal(lambda: model.encode(high + 44))
+
+
+@pytest.mark.parametrize("case", [LM, PAIR])
+@torch.no_grad()
+def test_no_tokens_are_no_logits_as_in_a_transformer(case: str):
+    """A state stays as it was, but for what it could forget."""
+    model = tiny(case)
+    other = transformer("gpt2-tiny" if case == LM else "marian-tiny")
+    memory = memory_of(model, 2)
+    theirs = None if case == LM else other.encode(ids(2, 5))
+    for last in (True, False):
+        found = model(ids(2, 0), memory, last=last)
+        assert found.shape == other(ids(2, 0), theirs, last=last).shape == (2, 0, 256)
+    state = model.start(2, 9)
+    model(ids(2, 5), memory, state)
+    assert model(ids(2, 0), None, state).shape == (2, 0, 256)
+    assert "cannot forget [1, 0]" in refusal(lambda: state.undo([1, 0]))
+    whole = model(torch.cat((ids(2, 5), ids(2, 2, seed=3)), dim=1), memory)
+    assert_same(model(ids(2, 2, seed=3), None, state), whole[:, 5:])
+
+
+@pytest.mark.parametrize("begun", [True, False])
+@torch.no_grad()
+def test_a_source_of_nothing_is_looked_at_as_zeros(begun: bool):
+    """As in a Transformer, a row without a source gets what attention's bias alone says."""
+    model, tokens = tiny(PAIR), ids(2, 3)
+    state = model.start(2, 3, watch=True) if begun else None
+    found = model(tokens, model.encode(ids(2, 5), [0, 2]), state)
+    if state is not None:
+        assert state.seen[0].abs().sum() == 0
+    empty = model.encode(ids(2, 0))
+    assert empty.values.shape == (2, 0, 6)
+    assert_same(found[0], model(tokens, empty)[0])
+    assert_same(found[1], model(tokens[1:], model.encode(ids(2, 5)[1:, :2]))[0])
+    other = transformer("marian-tiny")
+    theirs = other(tokens, other.encode(ids(2, 5), [0, 2]))
+    assert_same(theirs[0], other(tokens, other.encode(ids(2, 0)))[0])
+
+
+@pytest.mark.parametrize("case", [LM, PAIR])
+@pytest.mark.parametrize("begun", [True, False])
+def test_lengths_that_do_not_fit_are_refused(case: str, begun: bool):
+    model = tiny(case)
+    for lengths, said in (
+        ([1], "one number for each of 2 rows, not (1,)"),
+        ([3, 4], "between 0 and 3, not [3, 4]"),
+        ([-1, 2], "between 0 and 3, not [-1, 2]"),
+        ([1.5, 2], "whole numbers"),
+    ):
+        state = model.start(2, 3) if begun else None
+        given = {"memory": memory_of(model, 2), "state": state, "lengths": lengths}
+        assert said in refusal(partial(model, ids(2, 3), **given))
+        if state is not None:
+            assert state.lengths == [0, 0]
+        if case == PAIR:
+            assert said in refusal(partial(model.encode, ids(2, 3), lengths))
+    if case == PAIR:
+        sentence = "`lengths` and `source_lengths` are the same thing; give one"
+        assert refusal(lambda: model.encode(ids(2, 3), [3, 1], source_lengths=[3, 1])) == sentence
+
+
+@torch.no_grad()
+def test_lengths_of_a_source_have_two_names():
+    model = tiny(PAIR)
+    one, other = model.encode(ids(2, 3), [3, 1]), model.encode(ids(2, 3), source_lengths=[3, 1])
+    assert torch.equal(one.values, other.values)
+    assert not torch.equal(one.values, model.encode(ids(2, 3)).values)
+
+
+def test_a_language_model_has_no_source():
+    model = tiny(LM)
+    memory = memory_of(tiny(PAIR), 2)
+    said = refusal(lambda: model(ids(2, 3), memory))
+    assert said == "a language model reads no source; leave out `memory`"
+    assert "reads no source" in refusal(lambda: model.encode(ids(2, 3)))
+    said = refusal(lambda: model.start(2, 4, watch=True))
+    assert said == "this model reads no source, so there is nothing to watch"
+
+
+def test_a_source_that_does_not_fit_is_refused():
+    model, tokens = tiny(PAIR), ids(2, 3)
+    assert "give `memory=model.encode(source)`" in refusal(lambda: model(tokens))
+    assert "not a Tensor" in refusal(lambda: model(tokens, ids(2, 3)))
+    said = refusal(lambda: model(tokens, memory_of(model, 3)))
+    assert said == "the source has 3 rows, the target 2"
+    other = "the source was read by another model; read it with this one"
+    smaller = memory_of(tiny(PAIR, width=4), 2)
+    assert refusal(lambda: model(tokens, smaller)) == other
+    theirs = transformer("marian-tiny").encode(tokens)
+    assert refusal(lambda: model(tokens, theirs)) == other
+    state = model.start(2, 6)
+    with torch.no_grad():
+        model(tokens, memory_of(model, 2), state)
+    said = refusal(lambda: model(tokens, memory_of(model, 2), state))
+    assert said == "the state was begun with another source; start a new one"
+    assert state.lengths == [3, 3]
+
+
+@pytest.mark.parametrize("case", [LM, PAIR])
+@torch.no_grad()
+def test_a_state_that_does_not_fit_is_refused(case: str):
+    model, tokens = tiny(case), ids(2, 3)
+    memory = memory_of(model, 2)
+    freed = model.start(2, 3)
+    model(tokens, memory, freed)
+    freed.free()
+    sentence = "the state was freed or is another model's; start one with this model"
+    assert refusal(lambda: model(tokens, memory, freed)) == sentence
+    refusal(lambda: freed.reorder([0]))
+    refusal(lambda: freed.undo([1]))
+    for other in (tiny(case, layers=4), tiny(case, kernel=5), tiny(case, growth=1)):
+        begun = other.start(2, 3)
+        assert refusal(partial(model, tokens, memory, begun)) == sentence
+    three = model.start(3, 3)
+    said = refusal(lambda: model(tokens, memory, three))
+    assert said == "the state has 3 rows, the tokens have 2"
+    theirs = transformer("gpt2-tiny").start(2, 3)
+    said = refusal(lambda: model(tokens, memory, theirs))
+    assert said == "a convolutional model continues LastInputs, not a KeyValueState"
+    said = refusal(lambda: transformer("gpt2-tiny")(tokens, None, three))
+    assert said == "a Transformer continues a KeyValueState, not a LastInputs"
+    said = refusal(lambda: recurrent("lstm")(tokens, None, three))
+    assert said == "a recurrent model continues a HiddenState, not a LastInputs"
+
+
+@torch.no_grad()
+def test_a_model_that_has_become_another_type_refuses_what_it_began():
+    model = build(TEXT).eval()
+    state = model.start(2, 3)
+    model(ids(2, 3), None, state)
+    model.double()
+    said = refusal(lambda: model(ids(2, 3), None, state))
+    assert "torch.float32" in said
+    assert "torch.float64" in said
+
+
+@pytest.mark.parametrize(("rows", "room"), [(0, 3), (2, 0), (-1, 3), (2.0, 3), (2, None)])
+def test_a_state_of_nothing_is_refused(rows: int, room: int):
+    assert f"not {rows} rows × {room} tokens" in refusal(lambda: tiny(LM).start(rows, room))
+
+
+@pytest.mark.parametrize("case", [LM, PAIR])
+@pytest.mark.parametrize("wrong", [[2], [0, 3], [-1], [], [0.5], "a"])
+@torch.no_grad()
+def test_rows_that_are_not_there_cannot_be_chosen(case: str, wrong: object):
+    model, more = tiny(case), ids(2, 1, seed=4)
+    one, other = model.start(2, 3), model.start(2, 3)
+    memory = memory_of(model, 2)
+    for state in (one, other):
+        model(ids(2, 3), memory, state)
+    refusal(lambda: one.reorder(wrong))
+    assert torch.equal(model(more, None, one), model(more, None, other))
+
+
+@pytest.mark.parametrize("wrong", [[1], [1, 1, 1], [-1, 0], [4, 0], [0, 3], [0.5, 0], "ab"])
+@torch.no_grad()
+def test_what_was_never_read_cannot_be_forgotten(wrong: object):
+    model, more = tiny(LM), ids(2, 1, seed=4)
+    one, other = model.start(2, 8), model.start(2, 8)
+    for state in (one, other):
+        model(ids(2, 3), None, state, lengths=[3, 2])
+    refusal(lambda: one.undo(wrong))
+    assert torch.equal(model(more, None, one), model(more, None, other))
