@@ -25,7 +25,7 @@ class Batch:
     source: Tensor | None = None  # (rows, source positions), or pictures (rows, 3, size, size)
     source_lengths: Tensor | None = None  # (rows,)
     examples: np.ndarray | None = None  # (rows,) which ones these are, for the record
-    continues: bool | None = None  # rows go on where those of the batch before ended; None: never
+    fresh: Tensor | None = None  # (rows,) False: the row goes on where it ended in the batch before
 
     @property
     def rows(self) -> int:
@@ -83,6 +83,7 @@ class Batch:
             source=None if self.source is None else self.source[rows, :source_width],
             source_lengths=None if self.source_lengths is None else self.source_lengths[rows],
             examples=None if self.examples is None else self.examples[rows],
+            fresh=None if self.fresh is None else self.fresh[rows],
         )
 
 

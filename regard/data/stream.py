@@ -102,6 +102,7 @@ class Stream:
         return np.ascontiguousarray(ids[:, :-1]), targets
 
 
+ANEW = 32  # steps behind which a row begins anew
 TRACKS = 16  # rows that a held-out text is read in: the same for everyone who measures
 
 
@@ -110,9 +111,9 @@ class ContinuedStream(Stream):
     """The same for models that remember: each row goes on where it ended in the step before.
 
     In an epoch the text, a ring, is laid out in as many tracks as there are rows, which are read
-    side by side; each epoch begins at another place of it. A track begins with `<s>` in place of
-    its first token: nothing is remembered there, as where a text begins, and so `<s>` is learnt
-    even from a single text.
+    side by side; each epoch begins at another place of it. Where a track begins, and each row once
+    in `ANEW` steps, nothing is remembered and `<s>` stands for the first token, as where a text
+    begins: a model that never starts anew does not learn to (docs/measurements.md).
     """
 
     @property
@@ -134,15 +135,9 @@ class ContinuedStream(Stream):
         numbers = np.arange(self.tracks)
         starts = first + numbers * length + place * self.context
         starts = starts % len(self.train) if ring else starts
-        return self._begun(self._batch(self.train, starts, numbers, ring=ring), place)
-
-    def _begun(self, batch: Batch, place: int) -> Batch:
-        """A batch that continues the one before, unless it is the first of its tracks."""
-        if place:
-            return replace(batch, continues=True)
-        tokens = batch.tokens.clone()
-        tokens[:, 0] = BOS
-        return replace(batch, tokens=tokens, continues=False)
+        turns = numbers * ANEW // self.tracks  # the rows take turns
+        fresh = (place + turns) % ANEW == 0 if place else np.ones(self.tracks, bool)
+        return _begun(self._batch(self.train, starts, numbers, ring=ring), fresh)
 
     def held_out(self, rows: int) -> Iterator[Batch]:
         """The held-out part in `TRACKS` rows, whatever number is asked for: they continue."""
@@ -163,7 +158,15 @@ class ContinuedStream(Stream):
                 real_tokens=int(here.sum()),
                 lengths=torch.from_numpy(here) if here.min() < self.context else None,
             )
-            yield self._begun(batch, place)
+            yield _begun(batch, np.full(tracks, place == 0))
+
+
+def _begun(batch: Batch, fresh: np.ndarray) -> Batch:
+    """A batch whose rows continue those before but for the `fresh` ones (rows,)."""
+    anew = torch.from_numpy(fresh)
+    tokens = batch.tokens.clone()
+    tokens[anew, 0] = BOS
+    return replace(batch, tokens=tokens, fresh=anew)
 
 
 @dataclass(frozen=True)

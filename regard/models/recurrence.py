@@ -135,9 +135,10 @@ def dropped(x: Tensor, share: float, alike: bool) -> Tensor:
 
 def unmixed(x: Tensor) -> AbstractContextManager[object]:
     """Recurrence in the weights' own precision: rounding at each step would add up."""
-    if not torch.is_autocast_enabled(x.device.type):
+    kind = x.device.type
+    if kind == "meta" or not torch.is_autocast_enabled(kind):
         return nullcontext()
-    return torch.autocast(x.device.type, enabled=False)
+    return torch.autocast(kind, enabled=False)
 
 
 @torch.no_grad()

@@ -23,9 +23,9 @@ class Carried:
 
     def part(self, batch: Batch, first: int) -> HiddenState:
         """What the rows of a part, from `first` on, begin with."""
-        if not batch.continues:
-            return self.module.start(batch.rows, 1)
-        return self.module.resume([rows[first : first + batch.rows] for rows in self.whole])
+        assert batch.fresh is not None
+        anew, here = batch.fresh[:, None], slice(first, first + batch.rows)
+        return self.module.resume([rows[here].masked_fill(anew, 0.0) for rows in self.whole])
 
     def keep(self, state: HiddenState, first: int) -> None:
         """Remember what the same rows end with."""

@@ -21,7 +21,7 @@ from regard.text.tokenizer import Tokenizer
 from regard.training.fitting import rows_that_fit
 from regard.training.job import recompute
 from regard.training.objectives import Objective, loss, objective_for
-from regard.training.optimizers import STEEP, peak_for
+from regard.training.optimizers import GENTLE, STEEP, peak_for
 from regard.training.precision import Precision, choose, computing
 from regard.training.schedules import warmup
 from regard.training.settings import Settings
@@ -96,11 +96,16 @@ def decided(made: Made, device: torch.device) -> Plan:
         log_every=training.log_every or max(1, steps // 200),
         rows=training.rows or _rows(config, objective, feed, settings, device, precision),
     )
-    usual = STEEP if optimizer.kind == "sgd" else _peak(config)
+    usual = _steep(config) if optimizer.kind == "sgd" else _peak(config)
     optimizer = replace(optimizer, peak=optimizer.peak or usual)
     schedule = replace(settings.schedule, warmup=warmup(settings.schedule, steps))
     settings = replace(settings, training=training, optimizer=optimizer, schedule=schedule)
     return _planned(made, settings, objective, device, feed)
+
+
+def _steep(config: Config) -> float:
+    """SGD's."""
+    return STEEP if isinstance(config, RecurrentConfig) and config.kind == "decoder" else GENTLE
 
 
 def _peak(config: TransformerConfig | RecurrentConfig | ConvolutionConfig | BagConfig) -> float:

@@ -101,7 +101,7 @@ def measure(
     with at_rest(module), computing(precision, device, objective.varied):
         for _, batch, counts in _dealt(batches, processes):
             here = batch.to(device)
-            if here.continues is False:
+            if here.fresh is not None and state is None:
                 state = module.start(here.rows, 1)
             logits = objective.logits(module, here, state)
             if counts:
@@ -123,7 +123,7 @@ def _dealt(batches: Iterable[Batch], processes: Processes) -> Iterator[Dealt[Bat
     if first is None:
         return
     whole = chain([first], coming)
-    if first.continues is None:
+    if first.fresh is None:
         yield from processes.dealt(whole)
         return
     for number, batch in enumerate(whole):

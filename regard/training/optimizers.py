@@ -184,12 +184,12 @@ class Muon(torch.optim.Optimizer):
 
 
 class SGD(torch.optim.Optimizer):
-    """Down the gradient; nothing is remembered."""
+    """Down the gradient; nothing is remembered, and nothing decays: rates are 1 and more here."""
 
     KEYS = ()
 
     def __init__(self, params: Iterable[Any], lr: float) -> None:
-        super().__init__(params, {"lr": lr, "weight_decay": 0.0})
+        super().__init__(params, {"lr": lr})
 
     def room(self, weight: Tensor, key: str) -> Tensor:
         raise NotImplementedError
@@ -203,12 +203,8 @@ class SGD(torch.optim.Optimizer):
                 continue
             parts = [local(weight) for weight in weights]
             grads = [local(weight.grad) for weight in weights]
-            stay = torch.full((), 1 - group["lr"] * group["weight_decay"], device=parts[0].device)
-            if refused is not None:  # then weights are multiplied by 1 and nothing is added
+            if refused is not None:
                 grads = [grad.masked_fill_(refused, 0.0) for grad in grads]
-                stay = stay.masked_fill(refused, 1.0)
-            if group["weight_decay"]:
-                torch._foreach_mul_(parts, stay)
             torch._foreach_add_(parts, grads, alpha=-group["lr"])
 
 
@@ -262,7 +258,7 @@ class Optimizers:
             self.parts.append(Muon(matrices, settings.muon_peak, settings.momentum, decay))
         groups = [group for group in groups if group["params"]]
         if groups and settings.kind == "sgd":
-            self.parts.append(SGD(groups, settings.peak))
+            self.parts.append(SGD(weights.values(), settings.peak))
         elif groups:
             fused = all(weight.device.type in ("cuda", "cpu") for weight in weights.values())
             betas = settings.beta1, settings.beta2
@@ -354,7 +350,8 @@ def _require_equal(given: set[str], known: set[str]) -> None:
         )
 
 
-STEEP = 20.0  # SGD's learning rate when none is given, as language models of words have it
+STEEP = 20.0  # SGD's learning rate when none is given: of recurrent language models,
+GENTLE = 0.1  # and of all others
 
 
 def peak_for(width: int) -> float:

@@ -87,11 +87,11 @@ def _scaling(given: Any) -> Any:
 @dataclass(frozen=True)
 class OptimizerSettings:
     kind: Literal["adamw", "muon", "sgd"] = "adamw"
-    peak: float = 0.0  # highest learning rate; 0: AdamW's by the width of the model, SGD's 20
+    peak: float = 0.0  # the highest learning rate; 0: the usual one for the model
     beta1: float = 0.9  # AdamW: how much of the mean of gradients stays
     beta2: float = 0.95  # AdamW: how much of the mean of their squares stays
     epsilon: float = 1e-8  # AdamW: added to the root it divides by
-    weight_decay: float = 0.1  # on matrices; never on biases, norms and embeddings
+    weight_decay: float = 0.1  # on matrices, but for SGD; never on biases, norms and embeddings
     muon_peak: float = 0.02  # Muon's highest learning rate, for the matrices of the blocks
     momentum: float = 0.95  # Muon's
     clip: float = 1.0  # the gradient's largest norm; 0: any

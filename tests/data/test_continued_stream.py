@@ -3,7 +3,6 @@
 from dataclasses import replace
 from itertools import pairwise
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -12,7 +11,7 @@ from test_stream import Ids, equal
 
 from regard.data.batch import Batch
 from regard.data.masking import IGNORE
-from regard.data.stream import TRACKS, ContinuedStream
+from regard.data.stream import ANEW, TRACKS, ContinuedStream
 from regard.data.texts import gather
 from regard.data.tokens import prepare
 from regard.text.learning import learn
@@ -34,9 +33,9 @@ streams = st.builds(
 )
 
 
-def read(batch: Batch, ids: list[int]) -> list[int]:
-    """What a row reads of some ids that stand in the text: where a track begins, <s> first."""
-    return ids if batch.continues else [BOS, *ids[1:]]
+def read(batch: Batch, row: int, ids: list[int]) -> list[int]:
+    """What a row reads of some ids that stand in the text: where it begins anew, <s> first."""
+    return [BOS, *ids[1:]] if batch.fresh[row] else ids
 
 
 def epoch_of(feed: ContinuedStream, epoch: int) -> range:
@@ -51,14 +50,22 @@ def epoch_of(feed: ContinuedStream, epoch: int) -> range:
 @settings(max_examples=100)
 def test_rows_continue_those_of_the_step_before_until_the_epoch_ends(feed, epoch):
     first, *others = [feed.step(step) for step in epoch_of(feed, epoch)]
-    assert first.continues is False
+    assert first.fresh.all()
     for before, batch in pairwise([first, *others]):
-        assert batch.continues is True
         assert (batch.examples == (before.examples + feed.context) % len(feed.train)).all()
         # The token that a row was asked for last is the first that it reads now.
         asked = before.targets[:, -1]
         same = asked == batch.tokens[:, 0]
         assert bool((same | (batch.tokens[:, 0] == BOS)).all())
+        assert bool((batch.tokens[batch.fresh, 0] == BOS).all())
+
+
+def test_each_row_begins_anew_once_in_so_many_steps_and_they_take_turns():
+    for rows in (1, 5, 40):
+        feed = continued(Ids(rows * 3 * ANEW), context=1, rows=rows)
+        fresh = torch.stack([feed.step(step).fresh for step in range(1, 2 * ANEW + 1)])
+        assert fresh.sum(0).tolist() == [2] * rows
+        assert fresh.sum(1).max() <= -(-rows // ANEW)
 
 
 @given(streams, st.integers(0, 30))
@@ -69,7 +76,7 @@ def test_rows_are_read_and_asked_as_they_stand_in_the_text(feed, step):
     ids = [*text, *(text if len(text) > feed.context else [PAD] * (feed.context + 1))]
     for row, start in enumerate(batch.examples.tolist()):
         stretch = ids[start : start + feed.context + 1]
-        assert batch.tokens[row].tolist() == read(batch, stretch[:-1])
+        assert batch.tokens[row].tolist() == read(batch, row, stretch[:-1])
         expected = [IGNORE if token in (PAD, BOS) else token for token in stretch[1:]]
         assert batch.targets[row].tolist() == expected
     assert batch.valid == int((batch.targets != IGNORE).sum())
@@ -124,7 +131,7 @@ def test_a_step_is_the_same_whenever_it_is_asked_for(feed, order):
     again = replace(feed)
     for step in range(12):
         assert equal(again.step(step), first[step])
-        assert again.step(step).continues == first[step].continues
+        assert torch.equal(again.step(step).fresh, first[step].fresh)
 
 
 def test_epochs_begin_at_different_places_and_so_do_seeds_and_turns():
@@ -158,7 +165,7 @@ def test_a_text_of_a_row_or_less_is_one_row_that_begins_anew_each_step(size):
     feed = continued(Ids(size), rows=3)  # size + 2 tokens in rows of 8
     for step in range(4):
         batch = feed.step(step)
-        assert batch.continues is False
+        assert batch.fresh.all()
         assert batch.tokens.shape == (1, 8)
         assert batch.real_tokens == size + 2
         assert batch.valid == size + 1  # each ordinary token and </s>
@@ -195,7 +202,8 @@ def test_every_held_out_target_is_asked_once_and_rows_continue(sizes, context, r
     assert sorted(asked) == sorted(token for token in valid.ids[1:] if token != BOS)
     assert sum(batch.valid for batch in batches) == len(asked)
     assert sum(batch.real_tokens for batch in batches) == max(len(valid) - 1, 0)
-    assert [batch.continues for batch in batches] == [n > 0 for n in range(len(batches))]
+    for number, batch in enumerate(batches):
+        assert batch.fresh.tolist() == [number == 0] * batch.rows
     for batch in batches:
         lengths = [context] * batch.rows if batch.lengths is None else batch.lengths.tolist()
         assert sum(lengths) == batch.real_tokens
@@ -204,7 +212,7 @@ def test_every_held_out_target_is_asked_once_and_rows_continue(sizes, context, r
         assert (batch.examples == before.examples + context).all()
     for batch in batches:  # each target stands behind the token that it is asked from
         for row, start in enumerate(batch.examples.tolist()):
-            there = read(batch, valid.ids[start : start + context])
+            there = read(batch, row, valid.ids[start : start + context])
             for place in range(context):
                 if batch.targets[row, place] != IGNORE:
                     assert batch.tokens[row, place] == there[place]
@@ -247,6 +255,7 @@ def test_a_text_comes_through_whole(tmp_path, shard):
     rows = torch.cat(held, dim=1).tolist()
     found = [token for row in rows for token in row if token != IGNORE]
     assert how.decode(found) == text[int(len(text) * 0.9) :]
-    steps = [feed.step(step).tokens for step in range(feed.steps_per_epoch)]
-    for row in np.concatenate([tokens.numpy() for tokens in steps], axis=1):
-        assert how.decode(row.tolist()) in 2 * text[: int(len(text) * 0.9)]
+    steps = [feed.step(step).targets for step in range(feed.steps_per_epoch)]
+    ring = 2 * text[: int(len(text) * 0.9)]
+    for row in torch.cat(steps, dim=1).tolist():
+        assert how.decode([token for token in row if token != IGNORE]) in ring

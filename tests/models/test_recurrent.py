@@ -20,6 +20,7 @@ from tiny_recurrent import (
 from torch import Tensor
 
 import regard
+from regard.models.families import build, named
 from regard.models.hidden import HiddenState
 from regard.models.protocol import SequenceModel
 from regard.models.recurrent import Recurrent
@@ -336,3 +337,10 @@ def test_a_tied_output_matrix_is_the_embedding(case: str):
     assert own.head.project is not None
     assert own.head.project.weight.data_ptr() != own.embed.tokens.weight.data_ptr()
     assert_same(own.logits(hidden), hidden @ own.head.project.weight.T + own.head.bias)
+
+
+@pytest.mark.parametrize("name", ["elman", "gru", "lstm", "rnn", "bahdanau", "luong"])
+def test_a_model_without_memory_for_its_weights_runs(name: str):
+    model, tokens = build(named(name), "meta"), torch.zeros(2, 3, dtype=torch.long, device="meta")
+    memory = model.encode(tokens) if model.config.kind == "encoder-decoder" else None
+    assert model(tokens, memory).shape == (2, 3, model.config.vocabulary)
