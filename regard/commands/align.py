@@ -172,11 +172,14 @@ class Align:
     def _show(self, speaker: Speaker, by: By, console: Console) -> None:
         source, *given = (mended(text).strip() for text in self.texts)
         target = given[0] if given else _translation(speaker, source)
-        found = watched_pair(speaker, Pair(source, target), by).by(self._heads)
+        seen = watched_pair(speaker, Pair(source, target), by)
+        found, title = seen.by(self._heads), str(self._heads)
+        if seen.seen.shape[:2].numel() == 1:  # a lone head is all there is
+            title = ""
         out = self.out or ("" if self.json else PICTURE)
         if out:
             rows, columns = (_labels(side.units) for side in (found.target, found.source))
-            heatmap(found.matrix, out, rows=rows, columns=columns, title=str(self._heads))
+            heatmap(found.matrix, out, rows=rows, columns=columns, title=title)
         if self.json:
             put(json.dumps(_facts(found, by, self._heads), ensure_ascii=False) + "\n")
             return

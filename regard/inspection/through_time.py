@@ -120,6 +120,7 @@ def _draw(figure: Any, runs: Sequence[Reach]) -> None:
     for axes in (left, right):
         axes.set_yscale("log")
         axes.set_xlim(left=0)
+    right.xaxis.get_major_locator().set_params(integer=True)
     right.xaxis.set_major_formatter(lambda x, _: count(x).replace(".0", ""))
     _clips(right, runs)
     _whole_decades(right)

@@ -97,9 +97,10 @@ def objective_for(config: Config, pairs: bool) -> Objective:
     if pairs != (config.kind == "encoder-decoder"):
         wanted = "an encoder–decoder" if pairs else "a decoder or an encoder"
         given = "pairs" if pairs else "text"
+        hint = ", or give pairs with --pairs" if config.kind == "encoder-decoder" else ""
         raise RegardError(
             f"{given} can be learned by {wanted}, but the model is of kind {config.kind!r}; "
-            "choose another with --model (`regard models` lists them)"
+            f"choose another with --model (`regard models` lists them){hint}"
         )
     if isinstance(config, TransformerConfig) and config.head == "none":
         raise RegardError("a model with head 'none' answers nothing; choose head 'linear'")

@@ -96,6 +96,10 @@ def _machine_defaults(settings: Settings, device: torch.device) -> Settings:
         raise RegardError(
             f"a model like {model.preset} reads across documents; leave out data.isolate"
         )
+    if training.recompute and not isinstance(config, TransformerConfig):
+        raise RegardError(
+            f"a model like {model.preset} keeps what it computed; leave out training.recompute"
+        )
     if isinstance(config, RecurrentConfig):
         wanted, context = (8192 if gpu else 2048), context or REACH
     if isinstance(config, Word2VecConfig):
