@@ -15,7 +15,16 @@ from torch.nn import functional as F
 from regard.errors import RegardError
 from regard.models.attention import Attention
 from regard.models.convolution_config import ConvolutionConfig, gaps
-from regard.models.given import Lengths, check_ids, checked_lengths, last_real
+from regard.models.given import (
+    Lengths,
+    check_ids,
+    check_room,
+    check_same,
+    checked_lengths,
+    checked_memory,
+    either,
+    last_real,
+)
 from regard.models.inputs import LastInputs
 from regard.models.linear import Linear, product
 from regard.models.masks import Mask, Overlay, Padding
@@ -196,11 +205,7 @@ class Convolution(nn.Module):
         """An empty state; it needs the same room for any length."""
         if watch and self.config.kind == "decoder":
             raise RegardError("this model reads no source, so there is nothing to watch")
-        if not (isinstance(rows, int) and isinstance(room, int) and rows >= 1 and room >= 1):
-            raise RegardError(
-                "a state needs at least one row and room for one token, "
-                f"not {rows} rows × {room} tokens"
-            )
+        check_room(rows, room)
         weight, width = self.embed.tokens.weight, self.config.width
         blank = [weight.new_zeros(rows, part.reach, width) for part in self._convolutions()]
         return LastInputs(self.config, blank, watch=watch)
@@ -273,9 +278,7 @@ class ConvolutionEncoderDecoder(Convolution):
         source_lengths: Lengths = None,
     ) -> Memory:
         """Read a source (rows, positions); `source_lengths` is another name of `lengths`."""
-        if lengths is not None and source_lengths is not None:
-            raise RegardError("`lengths` and `source_lengths` are the same thing; give one")
-        lengths = source_lengths if lengths is None else lengths
+        lengths = either(lengths, source_lengths)
         if mask is not None:
             raise RegardError("a convolution sees what is near, not what a mask says; leave it out")
         embed = self.source_embed or self.embed
@@ -322,15 +325,9 @@ class ConvolutionEncoderDecoder(Convolution):
         """The source as the decoder sees it: what the state holds, or from the memory."""
         held = state.reading if state is not None else None
         if held is not None:
-            if memory is not None and memory is not held.memory:
-                raise RegardError("the state was begun with another source; start a new one")
+            check_same(held.memory, memory)
             return held
-        if memory is None:
-            raise RegardError("this model writes from a source; give `memory=model.encode(source)`")
-        if not isinstance(memory, Memory):
-            raise RegardError(f"memory must be what `encode` gave, not a {type(memory).__name__}")
-        if memory.rows != rows:
-            raise RegardError(f"the source has {memory.rows} rows, the target {rows}")
+        memory = checked_memory(memory, rows)
         if memory.values.shape[-1] != self.config.width:
             raise RegardError("the source was read by another model; read it with this one")
         if state is None:

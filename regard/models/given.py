@@ -1,4 +1,4 @@
-"""What comes with a call of a model: token ids, and how many of each row are real."""
+"""What comes with a call of a model: ids, lengths, a source that was read; told if it is wrong."""
 
 from collections.abc import Sequence
 
@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from regard.errors import RegardError
 from regard.models.masks import whole_numbers
+from regard.models.protocol import Memory
 
 Lengths = Tensor | Sequence[int] | None
 
@@ -53,3 +54,36 @@ def checked_lengths(lengths: Lengths, rows: int, most: int) -> Tensor:
     if known and bool(((given < 0) | (given > most)).any()):
         raise RegardError(f"lengths must be between 0 and {most}, not {given.tolist()}")
     return given
+
+
+def either(lengths: Lengths, source_lengths: Lengths) -> Lengths:
+    """The one that was given of two names for the same thing."""
+    if lengths is not None and source_lengths is not None:
+        raise RegardError("`lengths` and `source_lengths` are the same thing; give one")
+    return source_lengths if lengths is None else lengths
+
+
+def check_room(rows: int, room: int) -> None:
+    """Refuse a state of nothing."""
+    if not (isinstance(rows, int) and isinstance(room, int) and rows >= 1 and room >= 1):
+        raise RegardError(
+            "a state needs at least one row and room for one token, "
+            f"not {rows} rows × {room} tokens"
+        )
+
+
+def checked_memory(memory: object, rows: int) -> Memory:
+    """The source that so many rows are written from."""
+    if memory is None:
+        raise RegardError("this model writes from a source; give `memory=model.encode(source)`")
+    if not isinstance(memory, Memory):
+        raise RegardError(f"memory must be what `encode` gave, not a {type(memory).__name__}")
+    if memory.rows != rows:
+        raise RegardError(f"the source has {memory.rows} rows, the target {rows}")
+    return memory
+
+
+def check_same(held: Memory, memory: Memory | None) -> None:
+    """Refuse another source than a state was begun with; it may be left out."""
+    if memory is not None and memory is not held:
+        raise RegardError("the state was begun with another source; start a new one")

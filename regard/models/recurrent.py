@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.errors import RegardError
-from regard.models.given import Lengths, checked_lengths, last_real
+from regard.models.given import Lengths, check_room, checked_lengths, last_real
 from regard.models.hidden import HiddenState, Remembered, Source
 from regard.models.masks import Mask
 from regard.models.protocol import Memory, State
@@ -103,11 +103,7 @@ class Recurrent(nn.Module):
         """An empty state; it needs the same room for any length."""
         if watch and self.config.attention == "none":
             raise RegardError("this model has no attention, so there is nothing to watch")
-        if not (isinstance(rows, int) and isinstance(room, int) and rows >= 1 and room >= 1):
-            raise RegardError(
-                "a state needs at least one row and room for one token, "
-                f"not {rows} rows × {room} tokens"
-            )
+        check_room(rows, room)
         begun = self._first(rows, None) if self.config.kind == "decoder" else Remembered()
         return HiddenState(self.config, rows, begun, watch)
 

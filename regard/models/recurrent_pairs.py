@@ -13,7 +13,14 @@ from torch import Tensor, nn
 from regard.errors import RegardError
 from regard.models.attention import Additive, Attend, Dot
 from regard.models.cells import CELLS, Cell
-from regard.models.given import Lengths, checked_lengths, last_real
+from regard.models.given import (
+    Lengths,
+    check_same,
+    checked_lengths,
+    checked_memory,
+    either,
+    last_real,
+)
 from regard.models.hidden import HiddenState, Remembered, Source, source_of
 from regard.models.linear import Linear
 from regard.models.masks import Mask, Overlay, Padding
@@ -192,15 +199,9 @@ class RecurrentWriter(Recurrent):
     def _source(self, held: HiddenState | None, memory: Memory | None, rows: int) -> Source:
         there = held.source if held is not None else None
         if there is not None:
-            if memory is not None and memory is not there.memory:
-                raise RegardError("the state was begun with another source; start a new one")
+            check_same(there.memory, memory)
             return there
-        if memory is None:
-            raise RegardError("this model writes from a source; give `memory=model.encode(source)`")
-        if not isinstance(memory, Memory):
-            raise RegardError(f"memory must be what `encode` gave, not a {type(memory).__name__}")
-        if memory.rows != rows:
-            raise RegardError(f"the source has {memory.rows} rows, the target {rows}")
+        memory = checked_memory(memory, rows)
         if memory.whole is None or memory.whole.shape[-1] != self.config.hidden:
             raise RegardError("the source was read by another model; read it with this one")
         keys = None
@@ -252,9 +253,7 @@ class RecurrentEncoderDecoder(RecurrentWriter):
 
         Without attention one position is left of it: the vector that the decoder starts with.
         """
-        if lengths is not None and source_lengths is not None:
-            raise RegardError("`lengths` and `source_lengths` are the same thing; give one")
-        lengths = source_lengths if lengths is None else lengths
+        lengths = either(lengths, source_lengths)
         if mask is not None:
             raise RegardError("a recurrent model reads all that stands before; leave out `mask`")
         x = (self.source_embed or self.embed)(source)

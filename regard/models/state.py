@@ -17,6 +17,7 @@ from torch import Tensor
 from regard.errors import RegardError
 from regard.models.attention import KeysValues
 from regard.models.config import TransformerConfig
+from regard.models.given import check_room
 from regard.models.masks import Dense, Mask, Overlay, Span, fitting, lay, whole_numbers
 from regard.models.protocol import Memory
 
@@ -82,11 +83,7 @@ class KeyValueState:
         device: torch.device,
         watch: bool = False,
     ) -> None:
-        if not (isinstance(rows, int) and isinstance(room, int) and rows >= 1 and room >= 1):
-            raise RegardError(
-                "a state needs at least one row and room for one token, "
-                f"not {rows} rows × {room} tokens"
-            )
+        check_room(rows, room)
         self.config, self.room, self.watch = config, room, watch
         self.seen: Tensor | None = None  # see the protocol
         self.lengths = [0] * rows  # tokens held by each row; on the host, so that kernels are

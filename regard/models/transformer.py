@@ -12,7 +12,15 @@ from torch import Tensor, nn
 from regard.errors import RegardError
 from regard.models.blocks import ACTIVATIONS, Stack, norm
 from regard.models.config import TransformerConfig
-from regard.models.given import Lengths, check_ids, checked_lengths, last_real
+from regard.models.given import (
+    Lengths,
+    check_ids,
+    check_same,
+    checked_lengths,
+    checked_memory,
+    either,
+    last_real,
+)
 from regard.models.initialisation import initialise
 from regard.models.linear import Linear, product
 from regard.models.masks import Causal, Mask, Padding, Span
@@ -261,15 +269,9 @@ class SourceDecoder(Transformer):
     ) -> Reading:
         """The source as the decoder sees it: what the state holds, or from the memory."""
         if held is not None:
-            if memory is not None and memory is not held.memory:
-                raise RegardError("the state was begun with another source; start a new one")
+            check_same(held.memory, memory)
             return held
-        if memory is None:
-            raise RegardError("this model writes from a source; give `memory=model.encode(source)`")
-        if not isinstance(memory, Memory):
-            raise RegardError(f"memory must be what `encode` gave, not a {type(memory).__name__}")
-        if memory.rows != rows:
-            raise RegardError(f"the source has {memory.rows} rows, the target {rows}")
+        memory = checked_memory(memory, rows)
         if memory.values.shape[-1] != self.config.width:
             width = memory.values.shape[-1]
             raise RegardError(
@@ -299,9 +301,7 @@ class EncoderDecoder(SourceDecoder):
         source_lengths: Lengths = None,
     ) -> Memory:
         """Read a source (rows, positions); `source_lengths` is another name of `lengths`."""
-        if lengths is not None and source_lengths is not None:
-            raise RegardError("`lengths` and `source_lengths` are the same thing; give one")
-        lengths = source_lengths if lengths is None else lengths
+        lengths = either(lengths, source_lengths)
         embed = self.embed if self.source_embed is None else self.source_embed
         return _read(self.encoder, embed(source), lengths, mask)
 
