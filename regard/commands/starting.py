@@ -6,7 +6,8 @@ import torch
 
 from regard.commands.words import table_of
 from regard.errors import RegardError
-from regard.models.families import Model, Network
+from regard.models.families import Model
+from regard.models.network import Network
 from regard.text.specials import SPECIALS
 from regard.text.tokenizer import Tokenizer
 

@@ -29,7 +29,7 @@ from regard.inspection.word_questions import (
 from regard.inspection.words import Neighbour, WordTable
 from regard.interchange.word_vectors import read_vectors, write_vectors
 from regard.loading import is_folder
-from regard.models.families import Network
+from regard.models.network import Network
 from regard.models.word2vec import WordVectors
 from regard.text.sources import find
 from regard.text.specials import SPECIALS

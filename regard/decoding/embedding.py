@@ -10,7 +10,7 @@ from regard.decoding.sampling import check_numbers
 from regard.decoding.speaker import Given, Speaker, batches, padded_rows
 from regard.errors import Problems, RegardError, nearest
 from regard.models.attention import any_shape
-from regard.models.families import Network
+from regard.models.network import Network
 from regard.models.recurrent_config import RecurrentConfig
 
 Pool = Literal["mean", "first", "last"]

@@ -11,7 +11,7 @@ from regard.decoding.sampling import check_numbers
 from regard.decoding.speaker import Given, Speaker, batches, padded_rows
 from regard.errors import Problems, RegardError
 from regard.models.attention import any_shape
-from regard.models.families import Network
+from regard.models.network import Network
 from regard.models.ngram import NGram
 
 LOGITS = 1 << 24  # there at once: 64 MB, however many texts are read together

@@ -14,7 +14,8 @@ from regard.decoding.settings import Signs
 from regard.errors import RegardError
 from regard.models.attention import any_shape
 from regard.models.bag import Bag
-from regard.models.families import Network, Writer
+from regard.models.families import Writer
+from regard.models.network import Network
 from regard.models.ngram import NGram
 from regard.models.protocol import Memory
 from regard.text.damage import mended

@@ -4,18 +4,18 @@ The eye is a residual network or a Transformer over patches, the hand a Transfor
 LSTM with Bahdanau's attention; any of them goes with any other.
 """
 
-from collections.abc import Sequence
 from dataclasses import replace
 
-import torch
 from torch import Tensor, nn
 
 from regard.errors import RegardError
 from regard.models.blocks import Stack
 from regard.models.caption_config import CaptionConfig
 from regard.models.config import TransformerConfig
+from regard.models.given import Lengths
 from regard.models.initialisation import initialise
 from regard.models.masks import Mask
+from regard.models.network import Network
 from regard.models.protocol import Memory, State
 from regard.models.recurrence import Head
 from regard.models.recurrence import initialise as initialise_recurrent
@@ -23,8 +23,6 @@ from regard.models.recurrent_config import RecurrentConfig
 from regard.models.recurrent_pairs import Decoder, RecurrentWriter
 from regard.models.transformer import SourceDecoder
 from regard.models.vision import Grid, Patches
-
-Lengths = Tensor | Sequence[int] | None
 
 
 class TransformerHand(SourceDecoder):
@@ -46,7 +44,7 @@ class LSTMHand(RecurrentWriter):
         initialise_recurrent(self)
 
 
-class Captioner(nn.Module):
+class Captioner(Network):
     """Writes about a picture, in the protocol: pictures are its sources."""
 
     def __init__(self, config: CaptionConfig) -> None:
@@ -66,30 +64,28 @@ class Captioner(nn.Module):
         self.hand = LSTMHand(writes) if lstm else TransformerHand(writes)  # type: ignore[arg-type]
 
     @property
-    def device(self) -> torch.device:
-        """Where tokens and pictures must lie."""
-        return self.hand.device
+    def embed(self) -> nn.Module:
+        """That of the words."""
+        return self.hand.embed
 
-    def encode(self, source: Tensor, lengths: Lengths = None, mask: Mask | None = None) -> Memory:
+    @property
+    def head(self) -> nn.Module:
+        """The hand's."""
+        return self.hand.head
+
+    def encode(
+        self,
+        source: Tensor,
+        lengths: Lengths = None,
+        mask: Mask | None = None,
+        *,
+        source_lengths: Lengths = None,
+    ) -> Memory:
         """Look at pictures (rows, 3, size, size), bytes: a vector for each place of the grid."""
-        if lengths is not None or mask is not None:
+        if lengths is not None or mask is not None or source_lengths is not None:
             raise RegardError("pictures are all of one size; leave out lengths and mask")
         values = self.eye(source)  # (rows, places, width)
         return Memory(values, None, values.mean(1))
-
-    def forward(
-        self,
-        tokens: Tensor,
-        memory: Memory | None = None,
-        state: State | None = None,
-        *,
-        lengths: Lengths = None,
-        mask: Mask | None = None,
-        last: bool = False,
-    ) -> Tensor:
-        """tokens (rows, new) -> logits (rows, new, vocabulary); see `SequenceModel`."""
-        logits: Tensor = self.hand(tokens, memory, state, lengths=lengths, mask=mask, last=last)
-        return logits
 
     def hidden(
         self,
@@ -100,12 +96,8 @@ class Captioner(nn.Module):
         lengths: Lengths = None,
         mask: Mask | None = None,
     ) -> Tensor:
-        """The same up to the last hidden vectors (rows, new, width)."""
+        """The hand's last hidden vectors (rows, new, width)."""
         return self.hand.hidden(tokens, memory, state, lengths=lengths, mask=mask)
-
-    def logits(self, hidden: Tensor) -> Tensor:
-        """hidden (..., width) -> (..., vocabulary)."""
-        return self.hand.logits(hidden)
 
     def start(self, rows: int, room: int, *, watch: bool = False) -> State:
         """An empty state of the hand."""

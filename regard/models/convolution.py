@@ -23,11 +23,11 @@ from regard.models.given import (
     checked_lengths,
     checked_memory,
     either,
-    last_real,
 )
 from regard.models.inputs import LastInputs
 from regard.models.linear import Linear, product
 from regard.models.masks import Mask, Overlay, Padding
+from regard.models.network import Network
 from regard.models.positions import sinusoid
 from regard.models.protocol import Memory, State
 from regard.models.state import Reading
@@ -137,33 +137,14 @@ class Head(nn.Module):
         return product(x, embedding if self.project is None else self.project.weight, self.bias)
 
 
-class Convolution(nn.Module):
-    """What both assemblies share. `hidden` gives the last vectors, `forward` the logits."""
+class Convolution(Network):
+    """What both assemblies share."""
 
     def __init__(self, config: ConvolutionConfig) -> None:
         super().__init__()
         self.config = config.resolved()
         self.embed = Embedding(self.config, self.config.vocabulary)
         self.head = Head(self.config)
-
-    @property
-    def device(self) -> torch.device:
-        """Where tokens must lie."""
-        return self.embed.tokens.weight.device
-
-    def forward(
-        self,
-        tokens: Tensor,
-        memory: Memory | None = None,
-        state: State | None = None,
-        *,
-        lengths: Lengths = None,
-        mask: Mask | None = None,
-        last: bool = False,
-    ) -> Tensor:
-        """tokens (rows, new) -> logits (rows, new, vocabulary); see `SequenceModel`."""
-        hidden = self.hidden(tokens, memory, state, lengths=lengths, mask=mask)
-        return self.logits(last_real(hidden, lengths) if last else hidden)
 
     def hidden(
         self,
@@ -185,21 +166,6 @@ class Convolution(nn.Module):
         if held is not None:
             held.take(joined, [new] * rows if counts is None else counts.tolist())
         return self.head.norm(x)
-
-    def logits(self, hidden: Tensor) -> Tensor:
-        """hidden (..., width) -> (..., vocabulary)."""
-        return self.head(hidden, self.embed.tokens.weight)
-
-    def encode(
-        self,
-        source: Tensor,
-        lengths: Lengths = None,
-        mask: Mask | None = None,
-        *,
-        source_lengths: Lengths = None,
-    ) -> Memory:
-        """Read a source (rows, positions); `source_lengths` is another name of `lengths`."""
-        raise RegardError("this model (decoder) reads no source; give it tokens only")
 
     def start(self, rows: int, room: int, *, watch: bool = False) -> LastInputs:
         """An empty state; it needs the same room for any length."""

@@ -9,21 +9,20 @@ from regard.errors import RegardError, nearest
 from regard.models.bag import Bag, BagConfig
 from regard.models.config import TransformerConfig
 from regard.models.convolution import (
-    Convolution,
     ConvolutionDecoder,
     ConvolutionEncoderDecoder,
 )
 from regard.models.convolution_config import ConvolutionConfig
+from regard.models.network import Network
 from regard.models.ngram import NGram, NGramConfig
 from regard.models.presets import DIAL, DIALLED, PRESETS, preset
-from regard.models.recurrent import Recurrent, RecurrentDecoder
+from regard.models.recurrent import RecurrentDecoder
 from regard.models.recurrent_config import RecurrentConfig
 from regard.models.recurrent_pairs import RecurrentEncoderDecoder
-from regard.models.transformer import Transformer, usable
 from regard.models.transformer import build as build_transformer
+from regard.models.transformer import usable
 from regard.models.word2vec import Word2VecConfig, WordVectors
 
-Network = Transformer | Recurrent | Convolution  # trained by gradients, with hidden vectors
 Writer = Network | NGram | Bag  # they answer the protocol
 Model = Writer | WordVectors
 Config = (

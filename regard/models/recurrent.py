@@ -6,19 +6,20 @@ It reads one token at a time into its hidden vectors, and each of them tells the
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from regard.errors import RegardError
-from regard.models.given import Lengths, check_room, checked_lengths, last_real
+from regard.models.given import Lengths, check_room, checked_lengths
 from regard.models.hidden import HiddenState, Remembered, Source
 from regard.models.masks import Mask
+from regard.models.network import Network
 from regard.models.protocol import Memory, State
 from regard.models.recurrence import Embedding, Head, Layers, dropped, initialise, unmixed
 from regard.models.recurrent_config import RecurrentConfig
 
 
-class Recurrent(nn.Module):
-    """What both assemblies share. `hidden` gives the last vectors, `forward` the logits."""
+class Recurrent(Network):
+    """What both assemblies share."""
 
     head: Head
 
@@ -26,25 +27,6 @@ class Recurrent(nn.Module):
         super().__init__()
         self.config = config.resolved()
         self.embed = Embedding(self.config, self.config.vocabulary)
-
-    @property
-    def device(self) -> torch.device:
-        """Where tokens must lie."""
-        return self.embed.tokens.weight.device
-
-    def forward(
-        self,
-        tokens: Tensor,
-        memory: Memory | None = None,
-        state: State | None = None,
-        *,
-        lengths: Lengths = None,
-        mask: Mask | None = None,
-        last: bool = False,
-    ) -> Tensor:
-        """tokens (rows, new) -> logits (rows, new, vocabulary); see `SequenceModel`."""
-        hidden = self.hidden(tokens, memory, state, lengths=lengths, mask=mask)
-        return self.logits(last_real(hidden, lengths) if last else hidden)
 
     def hidden(
         self,
@@ -83,21 +65,6 @@ class Recurrent(nn.Module):
             held.source = source
             held.seen = torch.cat(seen, dim=1)[:, None, None] if seen else None
         return dropped(y, self.config.output_dropout * self.training, self.config.variational)
-
-    def logits(self, hidden: Tensor) -> Tensor:
-        """hidden (..., width) -> (..., vocabulary)."""
-        return self.head(hidden, self.embed.tokens.weight)
-
-    def encode(
-        self,
-        source: Tensor,
-        lengths: Lengths = None,
-        mask: Mask | None = None,
-        *,
-        source_lengths: Lengths = None,
-    ) -> Memory:
-        """Read a source (rows, positions); `source_lengths` is another name of `lengths`."""
-        raise RegardError("this model (decoder) reads no source; give it tokens only")
 
     def start(self, rows: int, room: int, *, watch: bool = False) -> HiddenState:
         """An empty state; it needs the same room for any length."""

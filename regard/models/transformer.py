@@ -19,11 +19,11 @@ from regard.models.given import (
     checked_lengths,
     checked_memory,
     either,
-    last_real,
 )
 from regard.models.initialisation import initialise
 from regard.models.linear import Linear, product
 from regard.models.masks import Causal, Mask, Padding, Span
+from regard.models.network import Network
 from regard.models.presets import preset
 from regard.models.protocol import Memory, State
 from regard.models.state import KeyValueState, Reading
@@ -98,34 +98,14 @@ class Given(NamedTuple):
     mask: Mask | None
 
 
-class Transformer(nn.Module):
-    """What the assemblies share. `hidden` gives the last vectors, `forward` the logits."""
+class Transformer(Network):
+    """What the assemblies share."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         self.config = config.resolved()
         self.embed = Embedding(self.config, self.config.vocabulary)
         self.head = Head(self.config)
-
-    @property
-    def device(self) -> torch.device:
-        """Where tokens must lie."""
-        return self.embed.tokens.weight.device
-
-    def forward(
-        self,
-        tokens: Tensor,
-        memory: Memory | None = None,
-        state: State | None = None,
-        *,
-        lengths: Lengths = None,
-        mask: Mask | None = None,
-        segments: Tensor | None = None,
-        last: bool = False,
-    ) -> Tensor:
-        """tokens (rows, new) -> logits (rows, new, vocabulary); see `SequenceModel`."""
-        hidden = self.hidden(tokens, memory, state, lengths=lengths, mask=mask, segments=segments)
-        return self.logits(last_real(hidden, lengths) if last else hidden)
 
     def hidden(
         self,
@@ -144,21 +124,6 @@ class Transformer(nn.Module):
     def _pass(self, x: Tensor, given: Given) -> Tensor:
         """Embeddings (rows, new, width) through the assembly's blocks; the same shape."""
         raise NotImplementedError
-
-    def logits(self, hidden: Tensor) -> Tensor:
-        """hidden (..., width) -> (..., vocabulary)."""
-        return self.head(hidden, self.embed.tokens.weight)
-
-    def encode(
-        self,
-        source: Tensor,
-        lengths: Lengths = None,
-        mask: Mask | None = None,
-        *,
-        source_lengths: Lengths = None,
-    ) -> Memory:
-        """Read a source (rows, positions); `source_lengths` is another name of `lengths`."""
-        raise RegardError(f"this model ({self.config.kind}) reads no source; give it tokens only")
 
     def start(self, rows: int, room: int, *, watch: bool = False) -> State:
         """An empty key/value cache for `rows` sequences of up to `room` tokens."""

@@ -1,0 +1,75 @@
+"""What all models with hidden vectors share, whatever makes the vectors."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from regard.errors import RegardError
+from regard.models.given import Lengths, last_real
+from regard.models.masks import Mask
+from regard.models.protocol import Memory, State
+
+
+class Network(nn.Module):
+    """A sequence model trained by gradients: `hidden` gives the last vectors, `forward` logits."""
+
+    config: Any
+    embed: Any  # with the table `tokens`
+    head: Any  # (hidden, the table) -> logits
+
+    @property
+    def device(self) -> torch.device:
+        """Where tokens must lie."""
+        device: torch.device = self.embed.tokens.weight.device
+        return device
+
+    def forward(
+        self,
+        tokens: Tensor,
+        memory: Memory | None = None,
+        state: State | None = None,
+        *,
+        lengths: Lengths = None,
+        mask: Mask | None = None,
+        last: bool = False,
+        **more: Any,
+    ) -> Tensor:
+        """tokens (rows, new) -> logits (rows, new, vocabulary); see `SequenceModel`.
+
+        `more` is what `hidden` knows beside the protocol.
+        """
+        hidden = self.hidden(tokens, memory, state, lengths=lengths, mask=mask, **more)
+        return self.logits(last_real(hidden, lengths) if last else hidden)
+
+    def hidden(
+        self,
+        tokens: Tensor,
+        memory: Memory | None = None,
+        state: State | None = None,
+        *,
+        lengths: Lengths = None,
+        mask: Mask | None = None,
+    ) -> Tensor:
+        """The same up to the last hidden vectors (rows, new, width)."""
+        raise NotImplementedError
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """hidden (..., width) -> (..., vocabulary)."""
+        logits: Tensor = self.head(hidden, self.embed.tokens.weight)
+        return logits
+
+    def encode(
+        self,
+        source: Tensor,
+        lengths: Lengths = None,
+        mask: Mask | None = None,
+        *,
+        source_lengths: Lengths = None,
+    ) -> Memory:
+        """Read a source (rows, positions); `source_lengths` is another name of `lengths`."""
+        raise RegardError(f"this model ({self.config.kind}) reads no source; give it tokens only")
+
+    def start(self, rows: int, room: int, *, watch: bool = False) -> State:
+        """An empty state for `rows` sequences of up to `room` tokens; `watch` fills its `seen`."""
+        raise NotImplementedError
