@@ -17,6 +17,7 @@ from rich.text import Text
 
 from regard.commands.align import Align
 from regard.commands.arpa import Arpa
+from regard.commands.caption import CaptionPictures
 from regard.commands.classify import Classify
 from regard.commands.embed import Embed
 from regard.commands.evaluate import Evaluate
@@ -46,6 +47,7 @@ COMMANDS: dict[str, Callable[..., Command]] = {
     "evaluate": Evaluate,
     "generate": Generate,
     "translate": Translate,
+    "caption": CaptionPictures,
     "align": Align,
     "score": Score,
     "fill": Fill,

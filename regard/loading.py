@@ -10,6 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from regard.data.images import read_image
+from regard.data.pictures_feed import as_tensor
+from regard.decoding.captioning import Caption, captioned
 from regard.decoding.continuing import Continuation, Written, continue_all, search_all
 from regard.decoding.embedding import Pool, embedded
 from regard.decoding.filling import Filling, filled
@@ -20,6 +23,7 @@ from regard.decoding.translating import Translation, translated
 from regard.errors import RegardError
 from regard.interchange.huggingface import load_folder, save_folder
 from regard.models import families
+from regard.models.caption_config import CaptionConfig
 from regard.models.families import Config
 from regard.models.int8 import Int8Linear, quantise
 from regard.models.packed import PackedLinear, packed
@@ -108,6 +112,26 @@ class Model:
         answers = search_all(self.speaker, given, beam, max_tokens)
         return [one for answer in answers for one in answer]
 
+    def caption(
+        self,
+        images: str | Path | Sequence[str | Path],
+        *,
+        beam: Beam | int = 5,
+        prefix: Given = "",
+    ) -> list[Caption]:
+        """The best caption of each PNG or JPEG file, with what each of its tokens looked at."""
+        self.speaker.require("captioner")
+        config = self.config
+        assert isinstance(config, CaptionConfig)
+        named = [images] if isinstance(images, str | Path) else list(images)
+        if not named:
+            return []
+        pixels = as_tensor([read_image(_path(one), config.picture) for one in named])
+        if not isinstance(beam, Beam):
+            beam = Beam(beams=beam, attention=True)
+        found = captioned(self.speaker, pixels, beam, prefix=prefix)
+        return [best[0] for best in found]
+
     def stream(
         self,
         prompts: Given | Sequence[Given],
@@ -177,7 +201,7 @@ def _several(given: Any) -> list[Given]:
 
 def signs_of(config: Config) -> Signs:
     """What the first ids mean to a model that was trained here."""
-    return TARGET if config.kind == "encoder-decoder" else TEXT
+    return TARGET if config.kind in ("encoder-decoder", "captioner") else TEXT
 
 
 def _signs(extra: Mapping[str, Any], config: Config) -> Signs:

@@ -15,6 +15,7 @@ from rich.text import Text
 from regard.commands.names import check_writable, readable
 from regard.data import tasks
 from regard.data.buckets import Buckets
+from regard.data.captions import CaptionTexts, encode_firsts, gather_captions
 from regard.data.labels import Labels, check_labels, strange_labels
 from regard.data.pairs import (
     Counts,
@@ -25,15 +26,20 @@ from regard.data.pairs import (
     read_pairs,
     task_pairs,
 )
+from regard.data.pictures_feed import Captions, Pictures, workers_for
 from regard.data.texts import gather
 from regard.data.tokens import prepare
 from regard.decoding.settings import Beam
 from regard.errors import Problems, RegardError
+from regard.inspection.grounding import grounded
+from regard.loading import speaker_of
 from regard.models.bag import BagConfig
+from regard.models.caption_config import CaptionConfig
 from regard.models.int8 import quantise
 from regard.models.ngram import NGram
 from regard.models.recurrent import Recurrent
 from regard.models.transformer import Transformer
+from regard.training.captioning import compared, described, free_rules
 from regard.training.evaluation import (
     Bucket,
     Scores,
@@ -47,6 +53,7 @@ from regard.training.evaluation import (
     rules,
     translations,
 )
+from regard.training.images import SCENES, images_of, kept_scenes
 from regard.training.objectives import Objective, objective_for
 from regard.training.precision import Precision
 from regard.training.runs import Run, check_data, open_run
@@ -54,16 +61,18 @@ from regard.training.setup import device_for, pairs_of, stream, unknown_in_pairs
 
 Names = tuple[str, ...]
 ROWS = 32  # computed at once
+TEST_SCENES = 1000  # of which none is arranged as one to learn from
 RESAMPLES = 1000  # test sets drawn anew, for the interval of BLEU
 
 
 @dataclass(frozen=True)
 class Evaluate:
-    """Measure a run on whole texts or pairs: always the same figures.
+    """Measure a run on whole texts, pairs or images: always the same figures.
 
     $ regard evaluate runs/notes                   what the run itself held out
     $ regard evaluate runs/notes other.txt --json
     $ regard evaluate runs/en-de en.txt de.txt --beam 5 --by-length
+    $ regard evaluate runs/scenes scenes           scenes arranged as none before
     """
 
     path: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")]
@@ -73,15 +82,15 @@ class Evaluate:
         tyro.conf.arg(
             metavar="DATA…",
             help="Text files, folders or globs, or - for standard input; for pairs a source and a "
-            "target file, one .tsv or .jsonl file, or a built-in task; `python` is its held-out "
-            "part.",
+            "target file, one .tsv or .jsonl file, or a built-in task; for images a folder or a "
+            "list of captions, or `scenes`; `python` is its held-out part.",
             help_behavior_hint="(default: what the run held out)",
         ),
     ] = ()
     pairs: Annotated[Names, tyro.conf.arg(metavar="FILE…", help_behavior_hint="")] = ()
     """The same as DATA, for pairs."""
     beam: Annotated[int, tyro.conf.arg(metavar="N")] = 1
-    """Hypotheses kept while translating; 1 is greedy."""
+    """Hypotheses kept while translating or describing; 1 is greedy."""
     length_penalty: Annotated[float, tyro.conf.arg(metavar="X")] = 1.0
     """Hypotheses are ranked by log-probability / tokens ** X."""
     by_length: Annotated[bool, tyro.conf.arg(help_behavior_hint="")] = False
@@ -91,7 +100,7 @@ class Evaluate:
     tokenised: Annotated[bool, tyro.conf.arg(help_behavior_hint="")] = False
     """The text is tokenised already: BLEU counts what stands between blanks."""
     written: Annotated[str, tyro.conf.arg(metavar="FILE", help_behavior_hint="")] = ""
-    """A file to write the translations to."""
+    """A file to write the translations or captions to."""
     device: Annotated[str, tyro.conf.arg(metavar="NAME")] = "auto"
     """cpu, cuda, or what there is."""
     json: Annotated[bool, tyro.conf.arg(help_behavior_hint="")] = False
@@ -104,9 +113,7 @@ class Evaluate:
         if self.int8:
             assert isinstance(run.module, Transformer)
             run = replace(run, module=quantise(run.module))
-        scores, warnings = (
-            self._pairs(run, given) if run.settings.data.pairs else evaluate_text(run, given)
-        )
+        scores, warnings = self._measured(run, given)
         if plain is not None:
             how = f"{scores.rules}; int8 weights: {change(plain, scores)}"
             scores = replace(scores, rules=how, plain_perplexity=plain.perplexity)
@@ -117,6 +124,16 @@ class Evaluate:
             print(json.dumps(figures(scores), allow_nan=False))
         else:
             show(scores, " ".join(self.data or self.pairs) or "held out", console)
+
+    def _measured(self, run: Run, given: Names) -> tuple[Scores, list[str]]:
+        """The figures, and what was odd about the data."""
+        form = run.settings.data.form
+        if form == "pairs":
+            return self._pairs(run, given)
+        if form == "images":
+            beam = Beam(beams=self.beam, length_penalty=self.length_penalty)
+            return evaluate_images(run, given, beam, Path(self.written) if self.written else None)
+        return evaluate_text(run, given)
 
     def _loss(self, run: Run, given: Names) -> Scores:
         """The run's loss with its weights as they are."""
@@ -129,13 +146,13 @@ class Evaluate:
         """The data to evaluate on, if any; what does not suit the run is told before the work."""
         problems = Problems("evaluate")
         problems.require(not (self.data and self.pairs), "give DATA or --pairs, not both")
-        if not run.settings.data.pairs:
-            for name in ("pairs", "tokenised", "written", "by_length"):
-                option = name.replace("_", "-")
-                problems.require(
-                    not getattr(self, name),
-                    f"--{option} is for runs on pairs; {self.path} is on text",
-                )
+        form = run.settings.data.form
+        for name in ("pairs", "tokenised", "written", "by_length"):
+            told = name == "written" and form == "images"
+            problems.require(
+                form == "pairs" or told or not getattr(self, name),
+                f"--{name.replace('_', '-')} is for runs on pairs; {self.path} is on {form}",
+            )
         if self.int8 and not isinstance(run.module, Transformer):
             problems.add("--int8 is for Transformers; this model is none")
         if isinstance(run.config, BagConfig) and (self.beam != 1 or self.by_length):
@@ -168,7 +185,7 @@ class Evaluate:
         if self.written:
             _write(Path(self.written), written)
         gold = [pair.target for pair in pairs.texts]
-        objective = objective_for(run.config, pairs=True)
+        objective = objective_for(run.config, "pairs")
         if objective.name == "labels":
             scores = judge(scores, written, gold)
         else:
@@ -189,7 +206,7 @@ class Evaluate:
 
 
 def _measured(run: Run, pairs: EncodedPairs) -> Scores:
-    objective = objective_for(run.config, pairs=True)
+    objective = objective_for(run.config, "pairs")
     kind = Labels if objective.name == "labels" else Buckets
     feed = kind(pairs, pairs, tokens=1 << 30)
     return measure(run.writer, objective, feed.held_out(ROWS))
@@ -197,10 +214,10 @@ def _measured(run: Run, pairs: EncodedPairs) -> Scores:
 
 def change(before: Scores, after: Scores) -> str:
     """What became of the perplexity."""
-    return (
-        f"perplexity {before.perplexity:,.4f} -> {after.perplexity:,.4f} "
-        f"({after.perplexity / before.perplexity - 1:+.3%})"
-    )
+    first, then = before.perplexity, after.perplexity
+    assert first is not None
+    assert then is not None
+    return f"perplexity {first:,.4f} -> {then:,.4f} ({then / first - 1:+.3%})"
 
 
 def _write(path: Path, lines: Sequence[str]) -> None:
@@ -255,7 +272,7 @@ def evaluate_text(
     tokens = parts["valid" if own else "train"]
     if not len(tokens):
         raise RegardError("the run held nothing out; name some text to evaluate it on")
-    objective = objective_for(run.config, pairs=False)
+    objective = objective_for(run.config, "text")
     size = accounted(tokens, run.tokenizer) if objective.name == "causal" else 0
     if isinstance(writer, NGram):
         scores = measure_counts(writer, tokens, size)
@@ -271,9 +288,55 @@ def evaluate_text(
     return replace(scores, rules=how), warnings
 
 
+def evaluate_images(
+    run: Run, given: Names, beam: Beam, written: Path | None = None
+) -> tuple[Scores, list[str]]:
+    """A run's figures over images: what it writes about each, and where it looks meanwhile."""
+    config, tokenizer = run.config, run.tokenizer
+    assert isinstance(config, CaptionConfig)
+    texts = _image_texts(run, given)
+    told = texts.train if given else texts.valid
+    if not told:
+        raise RegardError("the run held nothing out; name some images to evaluate it on")
+    pictures = Pictures(config.picture, workers_for(len(told)))
+    shown = encode_firsts(told, tokenizer)
+    batches = Captions(shown, shown, pictures, ROWS).held_out(ROWS)
+    found = described(speaker_of(run), batches, replace(beam, attention=True))
+    if written:
+        _write(written, [one.text for one in found])
+    scores = replace(compared(found, told), rules=free_rules(beam.beams))
+    seen = grounded(found, told, tokenizer)
+    if seen is not None:
+        where = f"; on boxes: attention while {seen.names:,} names of right captions were written"
+        how = scores.rules + where
+        scores = replace(scores, on_boxes=seen.share, boxes=seen.chance, rules=how)
+    return scores, texts.counts.sentences()
+
+
+def _image_texts(run: Run, given: Names) -> CaptionTexts:
+    """The images asked for, or those of the run."""
+    if given == (SCENES,):
+        config = run.config
+        assert isinstance(config, CaptionConfig)
+        return gather_captions(kept_scenes(TEST_SCENES, 0, "test", config.picture), held_out=0.0)
+    if given:
+        if len(given) > 1:
+            raise RegardError(f"give one folder of images or one list, not {len(given)}")
+        return gather_captions(given[0], held_out=0.0)
+    texts = images_of(run.settings)
+    check_data(run.folder, texts.digest)
+    return texts
+
+
 def _bleu(scores: Scores) -> str:
     margin = "" if scores.bleu_margin is None else f" ± {scores.bleu_margin:.2f}"
     return f"{scores.bleu:.2f}{margin}"
+
+
+def _on_boxes(scores: Scores) -> str:
+    assert scores.on_boxes is not None
+    assert scores.boxes is not None
+    return f"{scores.on_boxes:.1%}, {scores.on_boxes / scores.boxes:.1f}× chance"
 
 
 def _lengths(buckets: Sequence[Bucket]) -> Table:
@@ -292,13 +355,14 @@ def show(scores: Scores, title: str, console: Console) -> None:
     """A small table of figures, and below it how they were counted."""
     table = Table(box=None, header_style="bold", pad_edge=False)
     facts = {
-        "loss": f"{scores.loss:.4f}",
-        "perplexity": f"{scores.perplexity:,.2f}",
+        "loss": None if scores.loss is None else f"{scores.loss:.4f}",
+        "perplexity": None if scores.perplexity is None else f"{scores.perplexity:,.2f}",
         "bits/byte": None if scores.bits_per_byte is None else f"{scores.bits_per_byte:.4f}",
         "accuracy": None if scores.accuracy is None else f"{scores.accuracy:.1%}",
         "BLEU": None if scores.bleu is None else _bleu(scores),
         "chrF": None if scores.chrf is None else f"{scores.chrf:.2f}",
         "exact": None if scores.exact is None else f"{scores.exact:.1%}",
+        "on boxes": None if scores.on_boxes is None else _on_boxes(scores),
         "tokens": f"{scores.tokens:,}",
     }
     there = {name: fact for name, fact in facts.items() if fact is not None}

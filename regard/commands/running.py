@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -16,13 +16,16 @@ from regard.commands.choosing import check_free
 from regard.commands.evaluate import pair_rules
 from regard.commands.starting import start_with
 from regard.data.buckets import Buckets
+from regard.data.pictures_feed import Captions
 from regard.errors import RegardError
+from regard.models.captioner import Captioner
 from regard.models.families import Model, build
 from regard.models.ngram import NGram
 from regard.models.recurrent import Recurrent
 from regard.models.word2vec import WordVectors
 from regard.storage import discard, sweep
 from regard.training import runs
+from regard.training.captioning import free_rules, freely
 from regard.training.checkpoints import Checkpoint, Place, sound, stored_steps
 from regard.training.counts import Counting
 from regard.training.evaluation import Scores, compare, counted_rules, judge, rules, translations
@@ -217,7 +220,19 @@ def _job(made: Plan, module: Model, folder: Path, sink: Sink) -> Job:
         made.valid_bytes,
         sampler(made, module),
         recorder(made, module),
+        _freely(made, module),
     )
+
+
+def _freely(made: Plan, module: Model) -> Callable[[], Scores] | None:
+    """How a model is judged whose loss tells little, by what it writes."""
+    feed = made.feed
+    if not made.objective.free:
+        return None
+    assert isinstance(feed, Captions)
+    assert isinstance(module, Captioner)
+    rows, tokenizer = 2 * made.settings.training.rows, made.tokenizers[0]
+    return lambda: freely(module, feed, tokenizer, rows, made.precision)
 
 
 def _tell_start(job: Job, made: Plan, start: Place, notes: Sequence[str], again: bool) -> None:
@@ -271,6 +286,8 @@ def _final(
     how = rules(made.objective, made.settings.training.context, carried)
     if isinstance(loop.job.module, NGram):
         how = counted_rules(loop.job.module)
+    if made.objective.free:
+        how = free_rules(1)
     if isinstance(made.feed, Buckets):
         pairs, module = made.feed.valid, _whole(loop, weights)
         assert not isinstance(module, WordVectors)

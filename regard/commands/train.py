@@ -20,16 +20,18 @@ from regard.commands.names import lasting
 from regard.commands.recipes import toml
 from regard.commands.running import carry_out, told_by_one
 from regard.data.buckets import Buckets
+from regard.data.pictures_feed import Captions
 from regard.errors import Problems, RegardError
 from regard.models.families import OTHERS, Config, build
 from regard.models.ngram import NGramConfig
 from regard.models.word2vec import Word2VecConfig
 from regard.training import recipes
+from regard.training.images import SCENES
 from regard.training.job import Outcome
 from regard.training.processes import ALONE, Processes, joined
 from regard.training.resuming import begun, noted
 from regard.training.settings import ModelSettings, Settings
-from regard.training.setup import Plan, device_for
+from regard.training.setup import USUAL, Plan, device_for
 from regard.training.signals import Stop, listening
 from regard.training.stages import Stages
 from regard.training.states import state
@@ -41,12 +43,14 @@ UNSAID = -(1 << 62)  # a number that nobody gives
 
 @dataclass(frozen=True)
 class Train:
-    """Train a model on text or on pairs of texts.
+    """Train a model on text, on pairs of texts, or on images with captions.
 
     $ regard train notes.txt                learns to write like notes.txt
     $ regard train 'books/*.txt' --steps 5000 --model regard-8 --out runs/books
     $ regard train --pairs en.txt de.txt    learns to translate line by line
+    $ regard train --images photos          learns to describe images
     $ regard train reverse                  a built-in task, as copy, sort, dates
+    $ regard train scenes                   coloured shapes to be described
     $ regard train python                   the standard library's own source
     $ regard train notes.txt --model ngram --order 5 --tokenizer word
     $ regard train --recipe runs/books --seed 1    that run with another seed
@@ -58,6 +62,8 @@ class Train:
     """Files, folders, globs (.gz and .jsonl too), - for standard input, or a built-in name."""
     pairs: Annotated[Names, tyro.conf.arg(metavar="FILE…", help_behavior_hint="")] = ()
     """A source and a target file, aligned line by line; or one .tsv or .jsonl file."""
+    images: Annotated[str, tyro.conf.arg(metavar="DATA", help_behavior_hint="")] = ""
+    """A folder of PNG and JPEG images with a list in it, or the list: .jsonl or .tsv."""
     valid: Annotated[
         tyro.conf.UseAppendAction[tuple[Names, ...]],
         tyro.conf.arg(metavar="FILE…", help_behavior_hint="(default: a part of the data)"),
@@ -131,14 +137,17 @@ class Train:
 
     def settings(self) -> Settings:
         """The recipe's settings with what the command line says."""
-        if self.pairs and self.data:
-            raise RegardError("give --pairs or text to train on, not both")
+        if sum(map(bool, (self.pairs, self.images, self.data))) > 1:
+            raise RegardError("give --pairs, --images or text to train on, not both")
         changes = list(chain(*self.set))
         settings = self._base()
         named = self.model or any(c.partition("=")[0].strip() == "model.preset" for c in changes)
         if named:  # another model than the recipe's: its changes are not meant
             preset = self.model or settings.model.preset
             settings = replace(settings, model=ModelSettings(preset))
+        elif (self.images or self.data == (SCENES,)) and not settings.model.preset:
+            # Named at once, so that its settings are known.
+            settings = replace(settings, model=ModelSettings(USUAL["images"][0]))
         settings = recipes.override(settings, changes)
         return settings.changed(self._said(), "command line")
 
@@ -163,12 +172,17 @@ class Train:
         """What the command line changes: a recipe, the run that is to go on, or what is usual."""
         if self.recipe:
             return recipes.load(self.recipe)
-        run = begun(Path(self.out)) if self.out and not (self.data or self.pairs) else None
+        run = begun(Path(self.out)) if self.out and not self._given else None
         return run.given if run else Settings()
+
+    @property
+    def _given(self) -> Names:
+        """The data to train on, whatever it is."""
+        return self.pairs or ((self.images,) if self.images else self.data)
 
     def _said(self) -> dict[str, dict[str, Any]]:
         """What the options change, by table; nothing for those that were not given."""
-        given, valid = self.pairs or self.data, tuple(chain(*self.valid))
+        given, valid = self._given, tuple(chain(*self.valid))
         said: dict[str, dict[str, Any]] = {name: {} for name in ("data", "model", "tokenizer")}
         self._check_fit()
         training = {"steps": self.steps, "epochs": self.epochs, "seed": self.seed}
@@ -177,8 +191,8 @@ class Train:
             said["data"] |= {"train": lasting(given), "valid": lasting(valid)}
         elif valid:
             said["data"]["valid"] = lasting(valid)
-        if self.pairs:
-            said["data"]["pairs"] = True
+        if self.pairs or self.images:  # else a recipe may say what the files are
+            said["data"] |= {"pairs": bool(self.pairs), "images": bool(self.images)}
         if self.model:
             said["model"]["preset"] = self.model
         if self.order != UNSAID:
@@ -297,6 +311,9 @@ def _show_next(made: Plan, folder: Path, console: Console) -> None:
         use = f"echo {shlex.quote(texts[0].source)} | regard translate {run}"
         if made.objective.name == "labels":
             use = f"regard classify {run} {shlex.quote(texts[0].source)}"
+    if isinstance(made.feed, Captions):
+        shown = made.feed.valid if len(made.feed.valid) else made.feed.train
+        use = f"regard caption {run} {shlex.quote(str(shown.images[0]))} --show"
     lines = [f"\nnext: {use}", f"      regard plot {run}"]
     if isinstance(made.config, NGramConfig):  # which has no curve
         lines.pop()

@@ -9,7 +9,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -296,6 +296,12 @@ class EncodedCaptions:
 
     def __len__(self) -> int:
         return len(self.targets)
+
+
+def encode_firsts(records: Sequence[Captioned], tokenizer: Tokenizer) -> EncodedCaptions:
+    """The first caption of each image, whatever its length."""
+    firsts = [replace(one, captions=one.captions[:1]) for one in records]
+    return encode_captions(firsts, tokenizer)
 
 
 def encode_captions(

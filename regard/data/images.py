@@ -108,6 +108,14 @@ def examined(path: Path) -> int:
     return int.from_bytes(found.digest(), "big")
 
 
+def upright_size(path: Path) -> tuple[int, int]:
+    """How wide and how high an image is, in pixels, when it stands upright."""
+    with _file(path) as file:
+        image = _opened(path, file)[0]
+        width, height = image.size
+        return (height, width) if _orientation(image) in (5, 6, 7, 8) else (width, height)
+
+
 def augmented(image: Pixels, rng: np.random.Generator) -> Pixels:
     """A picture (size, size, 3) a little closer, brighter or darker, with more or less contrast.
 

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 from regard.data.batch import Batch, padded
-from regard.data.captions import EncodedCaptions
+from regard.data.captions import Captioned, EncodedCaptions
 from regard.data.images import Pixels, augmented, read_image
 from regard.data.masking import IGNORE
 from regard.data.order import generator, shuffled, turned_seed
@@ -51,7 +51,8 @@ class Captions:
     """Every caption of every image once in an epoch, `rows` of them in a step.
 
     Tokens are <s> and the caption, targets the caption and </s>; the source is the picture, uint8
-    (rows, 3, size, size). A step may reach over the end of an epoch.
+    (rows, 3, size, size). A step may reach over the end of an epoch. What is held out is each image
+    with its first caption; all that people said of it is in `told`.
     """
 
     train: EncodedCaptions
@@ -60,6 +61,7 @@ class Captions:
     rows: int
     seed: int = 0
     augment: bool = True
+    told: Sequence[Captioned] = ()  # the images held out, in the order of `valid`
 
     def __post_init__(self) -> None:
         if not len(self.train):
@@ -113,8 +115,13 @@ def _batch(part: EncodedCaptions, chosen: np.ndarray, images: list[Pixels]) -> B
     tokens, lengths = padded([ids[:-1] for ids in targets], PAD)
     asked, _ = padded([ids[1:] for ids in targets], IGNORE)
     count = int(lengths.sum())
-    source = torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2)  # (rows, 3, size, size)
-    return Batch(tokens, asked, count, count, lengths, source=source.contiguous(), examples=chosen)
+    source = as_tensor(images)
+    return Batch(tokens, asked, count, count, lengths, source=source, examples=chosen)
+
+
+def as_tensor(images: Sequence[Pixels]) -> torch.Tensor:
+    """Images, each (size, size, 3), as models look at them, (rows, 3, size, size)."""
+    return torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2).contiguous()
 
 
 class Pictures:

@@ -352,11 +352,14 @@ def _samples(centre: int, radius: int, size: int) -> tuple[int, Floats]:
 # --- files -----------------------------------------------------------------------------------
 
 
-def write_folder(path: Path, count: int, seed: int, part: Part, size: int = 64) -> None:
+def write_folder(
+    path: Path, count: int, seed: int, part: Part, size: int = 64, told: int = 0
+) -> None:
     """Write pictures 00001.png, … and `captions.jsonl`, with a line for each of them.
 
     A line has the name of the `image`, its `captions`, and `boxes` with a list for each caption:
-    which of its characters, `start` up to `stop`, name what lies in `box` (x0, y0, x1, y1).
+    which of its characters, `start` up to `stop`, name what lies in `box` (x0, y0, x1, y1). Of all
+    that is true so much is `told` of each scene, drawn anew for each; 0: all.
     """
     _checked(size)
     drawn = scenes(count, seed, part)
@@ -366,10 +369,14 @@ def write_folder(path: Path, count: int, seed: int, part: Part, size: int = 64) 
         for number, scene in enumerate(drawn, 1):
             image = f"{number:05}.png"
             Image.fromarray(render(scene, size)).save(folder / image)
-            told, places = captions(scene), boxes(scene, size)
+            said, places = captions(scene), boxes(scene, size)
+            if told:
+                drawn_from = generator(seed, *b"told", number)
+                chosen = drawn_from.permutation(len(said))[:told].tolist()
+                said = [said[which] for which in chosen]
             named = [
                 [{"start": i, "stop": j, "box": places[thing]} for i, j, thing in caption.mentions]
-                for caption in told
+                for caption in said
             ]
-            line = {"image": image, "captions": [text for text, _ in told], "boxes": named}
+            line = {"image": image, "captions": [text for text, _ in said], "boxes": named}
             lines.write(json.dumps(line) + "\n")

@@ -25,6 +25,7 @@ ABILITIES = {
     "decoder": "continues texts (`generate`, `score`, `embed`)",
     "encoder": "fills gaps (`fill`, `embed`)",
     "encoder-decoder": "translates (`translate`, `generate`, `score`, `embed`)",
+    "captioner": "describes pictures (`caption`)",
 }
 Given = str | Sequence[int]  # a text, or token ids as they are
 

@@ -24,10 +24,10 @@ LARGEST = {
 class CaptionConfig:
     """An encoder of pictures (`eye`), and a decoder that looks at its grid (`hand`)."""
 
-    kind: ClassVar[Literal["encoder-decoder"]] = "encoder-decoder"
+    kind: ClassVar[Literal["captioner"]] = "captioner"
 
     vocabulary: int = 50257
-    context: int = 256  # tokens of a caption
+    context: int = 64  # tokens of a caption, its end included
     picture: int = 64  # pixels of a side
     patch: int = 8  # pixels of a side that one place of the grid stands for
     eye: Eye = "cnn"

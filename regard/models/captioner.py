@@ -58,7 +58,6 @@ class Captioner(Network):
             reads = replace(config.reads_with, positions="none")  # a place is its own vector
             self.eye = Patches(size, patch, reads, layers)
             initialise(self.eye, reads.resolved())
-        nn.init.normal_(self.eye.places, 0.0, 0.02)
         writes = config.writes_with
         lstm = isinstance(writes, RecurrentConfig)
         self.hand = LSTMHand(writes) if lstm else TransformerHand(writes)  # type: ignore[arg-type]

@@ -7,6 +7,8 @@ import torch
 
 from regard.errors import RegardError, nearest
 from regard.models.bag import Bag, BagConfig
+from regard.models.caption_config import CaptionConfig
+from regard.models.captioner import Captioner
 from regard.models.config import TransformerConfig
 from regard.models.convolution import (
     ConvolutionDecoder,
@@ -29,6 +31,7 @@ Config = (
     TransformerConfig
     | RecurrentConfig
     | ConvolutionConfig
+    | CaptionConfig
     | NGramConfig
     | Word2VecConfig
     | BagConfig
@@ -43,6 +46,7 @@ RNN = RecurrentConfig(
 )
 BAHDANAU = replace(RNN, attention="additive")
 CONVOLUTION = ConvolutionConfig(growth=2, cycle=4, dropout=0.1)
+CAPTIONER = CaptionConfig()
 OTHERS: dict[str, Config] = {
     "elman": replace(LSTM, cell="elman"),
     "gru": replace(LSTM, cell="gru"),
@@ -64,6 +68,12 @@ OTHERS: dict[str, Config] = {
     "luong": replace(RNN, cell="lstm", layers=2, attention="general", feeding=True),
     "conv": CONVOLUTION,
     "conv-pairs": ConvolutionConfig(kind="encoder-decoder", layers=4, dropout=0.2),
+    "captioner": CAPTIONER,
+    "captioner-lstm": replace(CAPTIONER, hand="lstm", layers=1),
+    "captioner-vit": replace(CAPTIONER, eye="patches", encoder_layers=4),
+    "captioner-vit-lstm": replace(
+        CAPTIONER, eye="patches", encoder_layers=4, hand="lstm", layers=1
+    ),
     "unigram": replace(NGRAM, order=1),
     "bigram": replace(NGRAM, order=2),
     "trigram": replace(NGRAM, order=3),
@@ -85,6 +95,10 @@ ABOUT = {
     "luong": "LSTMs that look behind each step, and read what they saw in the next",
     "conv": "a causal convolutional language model that sees the last 61 tokens",
     "conv-pairs": "translates (--pairs): convolutions that read, convolutions that write and look",
+    "captioner": "says what is in a picture (--images): a residual network, and a Transformer",
+    "captioner-lstm": "the same with an LSTM that looks at the picture for each word",
+    "captioner-vit": "the same as captioner with a Transformer over patches of the picture",
+    "captioner-vit-lstm": "patches, and an LSTM that looks at them",
     "unigram": "a bag of words: how often each token stands, order ignored",
     "bigram": "each token by the one before it",
     "trigram": "each token by the two before it",
@@ -123,6 +137,8 @@ def build(config: Config | str, device: torch.device | str | None = None) -> Any
     if isinstance(config, TransformerConfig):
         return build_transformer(config, device)
     with usable(device or torch.get_default_device()):
+        if isinstance(config, CaptionConfig):
+            return Captioner(config)
         pairs = config.kind == "encoder-decoder"
         if isinstance(config, RecurrentConfig):
             return (RecurrentEncoderDecoder if pairs else RecurrentDecoder)(config)

@@ -16,6 +16,7 @@ from regard.models.blocks import Stack
 from regard.models.config import TransformerConfig
 from regard.models.linear import Linear
 from regard.models.masks import Span
+from regard.models.positions import sinusoid
 
 Eye = Literal["cnn", "patches"]
 GROUPS = 8  # of channels that are normalised together: batches may be small, or shared out
@@ -29,6 +30,18 @@ def pixels(pictures: Tensor, size: int, dtype: torch.dtype) -> Tensor:
         shape = tuple(pictures.shape)
         raise RegardError(f"pictures must be (rows, 3, {size}, {size}), not {shape}")
     return pictures.to(dtype) / 127.5 - 1
+
+
+def grid_places(side: int, width: int) -> Tensor:
+    """What the vectors of places begin with, (side², width): half of each tells row or column.
+
+    Sinusoids, so that what is left of what can be told from the start. From small random vectors a
+    model had learned after 80,000 scenes what is in them, but not how it stands: of captions whose
+    things were right, a third were.
+    """
+    along = sinusoid(torch.arange(side), width // 2)  # (side, width / 2)
+    down, across = along[:, None].expand(-1, side, -1), along[None].expand(side, -1, -1)
+    return torch.cat([down, across], dim=-1).flatten(0, 1)
 
 
 class Residual(nn.Module):
@@ -71,7 +84,7 @@ class Grid(nn.Module):
             parts += [first, *(Residual(after, after, 1) for _ in range(blocks - 1))]
         self.blocks = nn.Sequential(*parts)
         self.output = Linear(channels[-1], width)
-        self.places = nn.Parameter(torch.empty((size // patch) ** 2, width))
+        self.places = nn.Parameter(grid_places(size // patch, width))
 
     def forward(self, pictures: Tensor) -> Tensor:
         """pictures (rows, 3, size, size) -> (rows, places, width), row by row of the grid."""
@@ -87,7 +100,7 @@ class Patches(nn.Module):
         super().__init__()
         self.size, self.patch = size, patch
         self.embed = Linear(3 * patch * patch, config.width)
-        self.places = nn.Parameter(torch.empty((size // patch) ** 2, config.width))
+        self.places = nn.Parameter(grid_places(size // patch, config.width))
         self.encoder = Stack(config, layers, causal=False)
 
     def forward(self, pictures: Tensor) -> Tensor:

@@ -44,7 +44,7 @@ class Counting:
         self._told(self.module.table)
         if self.job.sample and self.job.settings.training.sample_every >= 0:
             self._tell("sample", **self.job.sample())
-        best = scores.loss if scores.tokens else math.inf
+        best = scores.error if scores.tokens else math.inf
         seconds = self._seconds()
         pace = len(self.feed.train) / max(seconds, 1e-9)
         return Outcome("finished", self.done, best, self.done, seconds, pace, scores)

@@ -8,11 +8,12 @@ import torch
 from torch import Tensor
 
 from regard.data.batch import Batch, Feed
+from regard.data.pictures_feed import Captions
 from regard.data.stream import Stream
 from regard.errors import RegardError
 from regard.models.bag import BagConfig
+from regard.models.caption_config import CaptionConfig
 from regard.models.config import TransformerConfig
-from regard.models.convolution_config import ConvolutionConfig
 from regard.models.families import Config, build
 from regard.models.ngram import NGramConfig
 from regard.models.recurrent_config import RecurrentConfig
@@ -30,6 +31,7 @@ from regard.training.vectors import RATES
 OFTEN = 50  # steps between validations, at least: a pass over what is held out takes a while
 EPOCHS = 5  # of word2vec, as its authors have it
 LINEAR_RATE, PERCEPTRON_RATE = 0.1, 0.01  # of classifiers of bags of words
+PICTURES = 3  # a Transformer's rate by this: the eye is deep
 RECURRENT = 3  # times a Transformer's rate: bytes of Python, width 128, loss 2.40 instead of 2.57
 
 
@@ -73,7 +75,7 @@ def decided(made: Made, device: torch.device) -> Plan:
     """Decide what depends on model, data and machine together."""
     settings, config = made.settings, made.config
     training, optimizer = settings.training, settings.optimizer
-    objective = objective_for(config, settings.data.pairs)
+    objective = objective_for(config, settings.data.form)
     if isinstance(config, NGramConfig):
         return _once(made, objective, config.order)
     if isinstance(config, Word2VecConfig):
@@ -108,12 +110,13 @@ def _steep(config: Config) -> float:
     return STEEP if isinstance(config, RecurrentConfig) and config.kind == "decoder" else GENTLE
 
 
-def _peak(config: TransformerConfig | RecurrentConfig | ConvolutionConfig | BagConfig) -> float:
+def _peak(config: Config) -> float:
     if isinstance(config, BagConfig):
         return PERCEPTRON_RATE if config.layers else LINEAR_RATE
     if isinstance(config, RecurrentConfig) and config.kind == "decoder":
         return RECURRENT * peak_for(config.width)
-    return peak_for(config.width)
+    assert not isinstance(config, NGramConfig)
+    return peak_for(config.width) / (PICTURES if isinstance(config, CaptionConfig) else 1)
 
 
 def _steps(feed: Feed, epochs: float) -> int:
@@ -248,8 +251,10 @@ def _rows(
 
 
 def _first_steps(feed: Feed) -> list[Batch]:
-    """Enough steps to see how rows vary: not at all in a stream."""
-    return [feed.step(step) for step in range(1 if isinstance(feed, Stream) else 20)]
+    """Enough steps to see how rows vary: not at all in a stream, and pictures are alike."""
+    few = {Stream: 1, Captions: 3}
+    steps = next((few[kind] for kind in few if isinstance(feed, kind)), 20)
+    return [feed.step(step) for step in range(steps)]
 
 
 def _widest(feed: Feed) -> Batch:

@@ -49,9 +49,9 @@ class Bucket:
 class Scores:
     """Figures of one evaluation; None where a figure has no meaning."""
 
-    loss: float  # nats per token
-    perplexity: float
-    tokens: int  # targets that were scored
+    loss: float | None  # nats per token; None: it was judged by what it wrote alone
+    perplexity: float | None
+    tokens: int  # targets that were scored, or tokens that were written
     plain_perplexity: float | None = None  # of int8 weights: before they were rounded
     bits_per_byte: float | None = None  # of the raw text
     accuracy: float | None = None  # of hidden tokens
@@ -59,9 +59,18 @@ class Scores:
     bleu_margin: float | None = None  # half of the 95 % interval of resampled test sets
     chrf: float | None = None
     exact: float | None = None  # the share of targets that are right to the letter
+    on_boxes: float | None = None  # the share of attention on what a word of a caption names
+    boxes: float | None = None  # the share of the picture that is there: what chance would give
     signature: str | None = None  # sacrebleu's, for BLEU and chrF
     by_length: tuple[Bucket, ...] = ()
     rules: str = ""  # what was counted and how, in words
+
+    @property
+    def error(self) -> float:
+        """What the best weights have least of: the loss, or the share of BLEU that is missing."""
+        if self.loss is not None:
+            return self.loss
+        return math.inf if self.bleu is None else 1 - self.bleu / 100
 
     def figures(self) -> dict[str, Any]:
         """What there is, by name."""

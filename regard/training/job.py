@@ -42,6 +42,7 @@ class Job:
     valid_bytes: int = 0
     sample: Callable[[], Mapping[str, Any]] | None = None
     through_time: Callable[[], Mapping[str, Any]] | None = None  # how far back gradients reach
+    freely: Callable[[], Scores] | None = None  # judges by what is written, where a loss cannot
     processes: Processes = ALONE
     stop: Stop = field(default_factory=Stop)
     about: Mapping[str, Any] = field(default_factory=dict)  # what checkpoints are tied to
@@ -59,11 +60,15 @@ class Outcome:
     seconds: float
     tokens_per_second: float
     scores: Scores | None
+    free: bool = False  # whether `best_loss` is the share of BLEU that is missing
 
     def told(self) -> dict[str, Any]:
         """What the last event of a run says."""
         names = ("reason", "best_loss", "best_step", "seconds", "tokens_per_second")
-        return {name: getattr(self, name) for name in names}
+        found = {name: getattr(self, name) for name in names}
+        if self.free:
+            found["best_bleu"] = 100 * (1 - found.pop("best_loss")) if self.best_step else None
+        return found
 
 
 class Trainer(Protocol):

@@ -11,7 +11,7 @@ from a checkpoint does what it would have done; many processes share the parts o
 import hashlib
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -304,10 +304,10 @@ class Loop:
         """Remember how a validation went, if anything was held out; whether it is the best."""
         if not scores.tokens:
             return False
-        best = scores.loss < self.place.best_loss
+        best = scores.error < self.place.best_loss
         self._tell("validation", self.done, **scores.figures(), best=best)
         if best:
-            self.place = replace(self.place, best_loss=scores.loss, best_step=self.done, waited=0)
+            self.place = replace(self.place, best_loss=scores.error, best_step=self.done, waited=0)
         else:
             self.place = replace(self.place, waited=self.place.waited + 1)
         return best
@@ -315,10 +315,22 @@ class Loop:
     def scores(self) -> Scores:
         """The figures of the held-out part with the weights as they are."""
         job = self.job
+        if job.freely is not None:
+            return self._freely(job.freely)
         batches = job.feed.held_out(2 * self.settings.rows)
         return measure(
             self.module, job.objective, batches, job.precision, job.valid_bytes, self.processes
         )
+
+    def _freely(self, written: Callable[[], Scores]) -> Scores:
+        """What the first process finds, which all must agree on: it decides what is the best."""
+        scores = written() if self.processes.first else Scores(None, None, 0, bleu=0.0, exact=0.0)
+        bleu, exact, tokens = self.processes.sums(
+            [scores.bleu or 0, scores.exact or 0, scores.tokens]
+        )
+        if not tokens:
+            return scores
+        return replace(scores, bleu=bleu, exact=exact, tokens=int(tokens))
 
     def _mean_in_place(self) -> AbstractContextManager[None]:
         return self.mean.in_place() if self.mean else nullcontext()
@@ -412,8 +424,9 @@ class Loop:
                 reason = "interrupted"
         seconds = time.perf_counter() - self.begin
         pace = self.place.tokens / max(seconds, 1e-9)
-        place = self.place
-        return Outcome(reason, place.step, place.best_loss, place.best_step, seconds, pace, scores)
+        place, job = self.place, self.job
+        best, free = (place.best_loss, place.best_step), job.freely is not None
+        return Outcome(reason, place.step, *best, seconds, pace, scores, free)
 
     def _worth_saving(self) -> bool:
         """Whether going on from here would be more than going on from the last checkpoint.

@@ -54,6 +54,9 @@ class Meter:
         tokens, width = part.tokens.numel(), part.tokens.shape[1]
         if part.source is None:
             return self.work.step(tokens, width)
+        if self.work.places:
+            places = self.work.places
+            return self.work.step(tokens, width, part.rows * places, places)
         return self.work.step(tokens, width, part.source.numel(), part.source.shape[1])
 
     @contextmanager

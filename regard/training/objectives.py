@@ -17,6 +17,7 @@ from regard.models.config import TransformerConfig
 from regard.models.families import Config, Writer
 from regard.models.masks import Documents
 from regard.models.protocol import State
+from regard.training.settings import Form
 
 
 class Objective(Protocol):
@@ -24,6 +25,7 @@ class Objective(Protocol):
 
     name: str
     varied: bool  # whether batches differ in shape
+    free: bool  # whether it is judged by what it writes, never by what it would have written
 
     def logits(self, module: Writer, batch: Batch, state: State | None = None) -> Tensor:
         """(rows, positions, vocabulary), one distribution for each of the batch's targets.
@@ -38,6 +40,7 @@ class Causal:
 
     name = "causal"
     varied = False
+    free = False
 
     def logits(self, module: Writer, batch: Batch, state: State | None = None) -> Tensor:
         mask = None if batch.documents is None else Documents(batch.documents)
@@ -49,6 +52,7 @@ class Masked:
 
     name = "masked"
     varied = False
+    free = False
 
     def logits(self, module: Writer, batch: Batch, state: State | None = None) -> Tensor:
         mask = None if batch.documents is None else Documents(batch.documents)
@@ -60,6 +64,7 @@ class SequenceToSequence:
 
     name = "sequence-to-sequence"
     varied = True
+    free = False
 
     def logits(self, module: Writer, batch: Batch, state: State | None = None) -> Tensor:
         assert batch.source is not None
@@ -74,33 +79,58 @@ class Labelling(SequenceToSequence):
     name = "labels"
 
 
+class Captioning(SequenceToSequence):
+    """The next word about a picture; a picture has many captions, of which the loss knows one."""
+
+    name = "captions"
+    free = True
+
+
 class Neighbours:
     """The words around each; only word vectors know how that is asked (`training/vectors.py`)."""
 
     name = "neighbours"
     varied = False
+    free = False
 
     def logits(self, module: Writer, batch: Batch, state: State | None = None) -> Tensor:
         raise NotImplementedError
 
 
-def objective_for(config: Config, pairs: bool) -> Objective:
+READ_BY = {
+    "text": ("decoder", "encoder"),
+    "pairs": ("encoder-decoder",),
+    "images": ("captioner",),
+}
+GIVEN = {"text": "text", "pairs": "pairs", "images": "images with captions"}
+LEARNERS = {
+    "text": "a decoder or an encoder",
+    "pairs": "an encoder–decoder",
+    "images": "a captioner",
+}
+HINTS = {
+    "encoder-decoder": ", or give pairs with --pairs",
+    "captioner": ", or give images with --images",
+}
+
+
+def objective_for(config: Config, form: Form) -> Objective:
     """What a model of this kind is trained to do, if the data allows it."""
-    if config.kind == "vectors" and not pairs:
-        return Neighbours()
-    if isinstance(config, BagConfig) and pairs:
-        return Labelling()
-    if isinstance(config, BagConfig):
-        raise RegardError("a classifier learns labels; give --pairs with a text and a label each")
     if config.kind == "vectors":
-        raise RegardError("word vectors are learned from text; give it without --pairs")
-    if pairs != (config.kind == "encoder-decoder"):
-        wanted = "an encoder–decoder" if pairs else "a decoder or an encoder"
-        given = "pairs" if pairs else "text"
-        hint = ", or give pairs with --pairs" if config.kind == "encoder-decoder" else ""
+        if form != "text":
+            raise RegardError("word vectors are learned from text; give it alone")
+        return Neighbours()
+    if isinstance(config, BagConfig):
+        if form != "pairs":
+            raise RegardError(
+                "a classifier learns labels; give --pairs with a text and a label each"
+            )
+        return Labelling()
+    if config.kind not in READ_BY[form]:
         raise RegardError(
-            f"{given} can be learned by {wanted}, but the model is of kind {config.kind!r}; "
-            f"choose another with --model (`regard models` lists them){hint}"
+            f"{GIVEN[form]} can be learned by {LEARNERS[form]}, but the model is of kind "
+            f"{config.kind!r}; choose another with --model (`regard models` lists them)"
+            f"{HINTS.get(config.kind, '')}"
         )
     if isinstance(config, TransformerConfig) and config.head == "none":
         raise RegardError("a model with head 'none' answers nothing; choose head 'linear'")
@@ -108,6 +138,7 @@ def objective_for(config: Config, pairs: bool) -> Objective:
         "decoder": Causal(),
         "encoder": Masked(),
         "encoder-decoder": SequenceToSequence(),
+        "captioner": Captioning(),
     }
     return kinds[config.kind]
 

@@ -12,14 +12,18 @@ from regard.data.batch import Batch
 from regard.data.buckets import Buckets
 from regard.data.masking import IGNORE
 from regard.data.pairs import EncodedPairs
+from regard.data.pictures_feed import Captions, as_tensor
 from regard.data.stream import Stream
-from regard.decoding.settings import Sampling
+from regard.decoding.captioning import captioned
+from regard.decoding.settings import TARGET, Sampling
+from regard.decoding.speaker import Speaker
 from regard.decoding.writing import continued
+from regard.models.captioner import Captioner
 from regard.models.families import Model, Writer
 from regard.models.word2vec import WordVectors
 from regard.text.specials import EOS, SPECIALS
 from regard.text.tokenizer import Tokenizer
-from regard.training.evaluation import at_rest, translations
+from regard.training.evaluation import GREEDY, at_rest, translations
 from regard.training.objectives import Masked
 from regard.training.setup import Plan
 
@@ -36,6 +40,9 @@ def sampler(plan: Plan, module: Model) -> Sample:
     if isinstance(plan.feed, Buckets):
         shown = plan.feed.valid if len(plan.feed.valid) else plan.feed.train
         return _translating(shown, module, tokenizer)
+    if isinstance(plan.feed, Captions):
+        assert isinstance(module, Captioner)
+        return _describing(plan.feed, module, tokenizer)
     if isinstance(plan.objective, Masked):
         return _filling(plan, module)
     assert isinstance(plan.feed, Stream)
@@ -84,6 +91,27 @@ def _translating(pairs: EncodedPairs, module: Writer, tokenizer: Tokenizer) -> S
             "source": pairs.texts[index].source,
             "written": written,
             "target": pairs.texts[index].target,
+        }
+
+    return sample
+
+
+def _describing(feed: Captions, module: Captioner, tokenizer: Tokenizer) -> Sample:
+    """What is written about one picture after the other."""
+    speaker, turn = Speaker(module, TARGET, tokenizer), 0
+    shown = feed.valid if len(feed.valid) else feed.train
+
+    def sample() -> dict[str, Any]:
+        nonlocal turn
+        index = turn % len(shown)
+        turn += 1
+        picture = as_tensor(feed.pictures.get([shown.images[index]]))
+        with at_rest(module):
+            ((best, *_),) = captioned(speaker, picture, GREEDY)
+        return {
+            "source": shown.images[index].name,
+            "written": best.text,
+            "target": shown.texts[index],
         }
 
     return sample

@@ -13,6 +13,8 @@ from regard.models.families import OTHERS, Config, named, settings_of
 from regard.models.ngram import NGramConfig
 from regard.models.word2vec import Word2VecConfig
 
+Form = Literal["text", "pairs", "images"]
+
 
 @dataclass(frozen=True)
 class DataSettings:
@@ -21,6 +23,8 @@ class DataSettings:
     train: tuple[str, ...] = ()  # files, folders, globs, "-" for standard input, or a built-in name
     valid: tuple[str, ...] = ()  # named held-out files; none: a part is held out by itself
     pairs: bool = False  # the files are a source and a target, line by line
+    images: bool = False  # it is a folder of images with a list of captions
+    augment: bool = True  # images: a little closer, brighter, darker each time they are seen
     held_out: float = 0.1  # the share held out when no file is named (pairs: half of it)
     lines: Literal["auto", "yes", "no"] = "auto"  # each line is a text; auto: where words count
     isolate: bool = False  # documents in one row do not see one another
@@ -28,6 +32,11 @@ class DataSettings:
     ratio: float = 0.0  # pairs with a side so many times the other are left out; 0: none
     spread: int = 0  # pairs: lengths in a batch differ by so many tokens more; varied, but padded
     examples: int = 20_000  # how many a built-in task makes
+
+    @property
+    def form(self) -> Form:
+        """What kind of data it is."""
+        return "pairs" if self.pairs else "images" if self.images else "text"
 
 
 @dataclass(frozen=True)

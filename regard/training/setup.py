@@ -1,6 +1,6 @@
 """From settings to a job: data read, tokenizer learned, model built, every "auto" decided."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,16 +24,16 @@ from regard.models.recurrent_config import RecurrentConfig
 from regard.models.transformer import usable
 from regard.models.word2vec import Word2VecConfig
 from regard.text.dropout import Dropout
-from regard.text.learning import learn
 from regard.text.tokenizer import Kind, Tokenizer
+from regard.training import images
 from regard.training.deciding import Made, Plan, decided
 from regard.training.evaluation import accounted
 from regard.training.objectives import objective_for
 from regard.training.runs import config_for
-from regard.training.settings import Settings, TokenizerSettings
+from regard.training.settings import DataSettings, Settings, TokenizerSettings
 from regard.training.stages import Stages
 from regard.training.vectors import PIECE
-from regard.training.vocabularies import ALL, is_tokenised, tokenizer_for, vocabulary_for
+from regard.training.vocabularies import ALL, learned, tokenizer_for, vocabulary_for
 
 __all__ = ["Plan", "device_for", "pairs_of", "plan", "stream", "unknown_in_pairs"]
 
@@ -41,6 +41,12 @@ JUDGED_BY = {"tokens": 1000, "pairs": 50}  # fewer held out tell little
 RARE = 5  # word2vec leaves out words that are seen less often
 LONGEST = 1 << 20  # tokens of a side of a pair
 ROW = 256  # tokens, where a model does not say
+USUAL = {  # models, on a CPU and on a GPU
+    "text": ("regard-4", "regard-8"),
+    "pairs": ("transformer-tiny", "transformer-tiny"),
+    "images": ("captioner", "captioner"),
+}
+TOKENS = {"text": (4096, 65536), "pairs": (4096, 8192), "images": (512, 4096)}  # of a step
 REACH = 64  # tokens that gradients of recurrent models go back
 PLACES = 8  # rows of text that should at least be there to learn from
 
@@ -62,17 +68,27 @@ def plan(settings: Settings, stages: Stages | None = None, known: Sequence[Token
     settings = _machine_defaults(settings, device)
     if isinstance(settings.model.config(), NGramConfig):  # its tables are searched on the CPU
         device = torch.device("cpu")
-    objective_for(settings.model.config(), settings.data.pairs)  # or say so before reading all
-    made = (_pairs if _are_pairs(settings) else _text)(settings, stages or Stages(), known)
-    return decided(made, device)
-
-
-BUILT_IN = ("python", *tasks.TASKS)
-
-
-def _are_pairs(settings: Settings) -> bool:
     data = settings.data
-    return data.pairs or (len(data.train) == 1 and data.train[0] in tasks.TASKS)
+    objective_for(settings.model.config(), data.form)  # or say so before reading all
+    prepare_for = {"text": _text, "pairs": _pairs, "images": images.prepared}[data.form]
+    return decided(prepare_for(settings, stages or Stages(), known), device)
+
+
+BUILT_IN = ("python", *tasks.TASKS, images.SCENES)
+
+
+def _formed(data: DataSettings) -> DataSettings:
+    """The same with what built-in data is."""
+    if data.pairs and data.images:
+        raise RegardError("data is pairs or images, not both; leave out data.pairs or data.images")
+    if len(data.train) != 1:
+        return data
+    named = data.train[0]
+    return replace(
+        data,
+        pairs=data.pairs or named in tasks.TASKS,
+        images=data.images or (named == images.SCENES and not data.pairs),
+    )
 
 
 def device_for(asked: str) -> torch.device:
@@ -84,13 +100,12 @@ def device_for(asked: str) -> torch.device:
 
 def _machine_defaults(settings: Settings, device: torch.device) -> Settings:
     """What the machine alone decides: sizes that train in minutes on it."""
-    gpu, pairs = device.type == "cuda", _are_pairs(settings)
+    data, gpu = _formed(settings.data), device.type == "cuda"
     model, training = settings.model, settings.training
     named = bool(model.preset)
     if not named:
-        small = "transformer-tiny" if pairs else "regard-4"
-        model = replace(model, preset=small if not gpu or pairs else "regard-8")
-    wanted = (8192 if pairs else 65536) if gpu else 4096
+        model = replace(model, preset=USUAL[data.form][gpu])
+    wanted = TOKENS[data.form][gpu]
     context, config = training.context, model.config()
     if settings.data.isolate and not isinstance(config, TransformerConfig):
         raise RegardError(
@@ -108,12 +123,11 @@ def _machine_defaults(settings: Settings, device: torch.device) -> Settings:
         context = context or ROW
     if not context:
         context = config.context
-        if not named and not gpu and not pairs:
+        if not named and not gpu and not data.pairs:
             context = min(context, 256)
     training = replace(
         training, tokens_per_step=training.tokens_per_step or wanted, context=context
     )
-    data = replace(settings.data, pairs=pairs)
     return replace(settings, data=data, model=model, training=training)
 
 
@@ -257,15 +271,15 @@ def _pairs(settings: Settings, stages: Stages, known: Sequence[Tokenizer]) -> Ma
         if known:
             target, source = known[0], known[-1]
         elif labelled:
-            source = _learned(wanted, texts.texts(0), progress)
+            source = learned(wanted, texts.texts(0), progress)
             # A label is a word as it stands, whatever words of texts are.
             labels = TokenizerSettings("word", ALL, tokenised="yes")
-            target = _learned(labels, texts.texts(1), progress)
+            target = learned(labels, texts.texts(1), progress)
         elif wanted.file or wanted.shared:
-            target = source = _learned(wanted, texts.texts(), progress)
+            target = source = learned(wanted, texts.texts(), progress)
         else:
-            source = _learned(wanted, texts.texts(0), progress)
-            target = _learned(wanted, texts.texts(1), progress)
+            source = learned(wanted, texts.texts(0), progress)
+            target = learned(wanted, texts.texts(1), progress)
     wanted = replace(wanted, kind=source.kind, shared=wanted.shared and not labelled)
     config = config_for(settings.model, target, source)
     longest = data.longest or min(config.context - 1, LONGEST)
@@ -306,17 +320,6 @@ def _pairs(settings: Settings, stages: Stages, known: Sequence[Tokenizer]) -> Ma
         int(sum(side.sum() for side in valid.lengths)) if len(valid) else 0,
         digest=texts.digest,
     )
-
-
-def _learned(
-    wanted: TokenizerSettings, texts: Iterable[str], progress: Callable[[int], None] | None
-) -> Tokenizer:
-    """A tokenizer of one or both sides of pairs, from a file or from their texts."""
-    if wanted.file:
-        return Tokenizer.load(Path(wanted.file))
-    assert wanted.kind != "auto"
-    tokenised, least = is_tokenised(wanted), wanted.least
-    return learn(wanted.kind, texts, wanted.vocabulary, progress, least=least, tokenised=tokenised)
 
 
 def _described_pairs(

@@ -215,13 +215,14 @@ class Told:
     def _take_best(self, kind: Any, event: Mapping[str, Any], step: int | None) -> None:
         if self.known:
             return
-        loss = _finite(event.get("loss"))
+        loss, bleu = _finite(event.get("loss")), _finite(event.get("bleu"))
         if kind == "end":
             step, loss = _whole(event.get("best_step")), _finite(event.get("best_loss"))
+            bleu = _finite(event.get("best_bleu"))
             self.known = not step  # nothing was ever validated
         elif kind != "validation" or event.get("best") is not True:
             return
-        if step and step <= self.reach and loss is not None:
+        if step and step <= self.reach and (loss is not None or bleu is not None):
             self.best_loss, self.best_step, self.known = loss, step, True
 
 

@@ -12,10 +12,13 @@ from dataclasses import dataclass
 
 import torch
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
+from regard.models.captioner import Captioner
 from regard.models.cells import Cell
 from regard.models.config import TransformerConfig
 from regard.models.convolution import Convolution
+from regard.models.families import build
 from regard.models.recurrent import Recurrent
 from regard.models.transformer import Transformer
 from regard.training.precision import Precision
@@ -80,6 +83,7 @@ class Work:
     source: float
     token_key: float
     source_key: float
+    places: int = 0  # what a picture is read as, where sources are pictures
 
     def step(self, tokens: int, width: int, sources: int = 0, source_width: int = 0) -> float:
         """FLOPs of forward and backward over rows of `width` tokens (and `source_width`)."""
@@ -90,6 +94,8 @@ class Work:
 
 def work(module: nn.Module) -> Work:
     """What a step over this module costs, from its weights."""
+    if isinstance(module, Captioner):
+        return _captioner(module)
     if isinstance(module, Recurrent | Convolution):
         return _network(module)
     if not isinstance(module, Transformer):
@@ -118,11 +124,24 @@ def _network(module: Recurrent | Convolution) -> Work:
     """The same for other networks; attention's own products, width · keys, are left out."""
     output = 6 * module.config.vocabulary * module.head.width
     encoder, decoder = getattr(module, "encoder", None), module.get_submodule("decoder")
-    if not isinstance(encoder, nn.Module):
-        return Work(6 * _products(decoder) + output, 0, 0, 0)
+    read = _products(encoder) if isinstance(encoder, nn.Module) else 0
     named = decoder.named_modules()
     keys = sum(_products(part) for name, part in named if name.split(".")[-1] in KEYS)
-    return Work(6 * (_products(decoder) - keys) + output, 6 * (_products(encoder) + keys), 0, 0)
+    return Work(6 * (_products(decoder) - keys) + output, 6 * (read + keys), 0, 0)
+
+
+def _captioner(module: Captioner) -> Work:
+    """The same for a captioner: what the eye does is counted with one picture."""
+    config = module.config
+    hand = module.hand
+    written = work(hand) if isinstance(hand, Transformer) else _network(hand)
+    eye = build(config, "meta").eye
+    picture = torch.zeros(1, 3, config.picture, config.picture, dtype=torch.uint8, device="meta")
+    with FlopCounterMode(display=False) as counted:
+        eye(picture)
+    places = config.side**2
+    look = written.source + 3 * counted.get_total_flops() / places
+    return Work(written.token, look, written.token_key, 0, places)
 
 
 KEYS = ("key", "key_value")  # of cross-attention: products with the source

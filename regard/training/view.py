@@ -58,12 +58,13 @@ PACE = (  # the most wanted first
     Metric("padding", "padding", "padding {}", percent),
     Metric("tokens", "tokens", "{} tokens", count),
 )
+BLEU = Metric("bleu", "BLEU", "BLEU {}", decimals(1))
 QUALITY = (
     Metric("perplexity", "perplexity", "ppl {:>6}", decimals(2)),
     Metric("bits_per_byte", "bits/byte", "bits/byte {}", decimals(4)),
     Metric("accuracy", "accuracy", "accuracy {}", partial(percent, digits=3)),
     Metric("exact", "exact", "exact {}", partial(percent, digits=3)),
-    Metric("bleu", "BLEU", "BLEU {}", decimals(1)),
+    BLEU,
     Metric("chrf", "chrF", "chrF {}", decimals(1)),
 )
 
@@ -111,12 +112,20 @@ def closing(event: Mapping[str, Any]) -> str:
     words = f"{event.get('reason', 'ended')} at step {event.get('step', '?')}"
     if event.get("seconds") is not None:
         words += f" after {duration(event['seconds'])}"
-    if math.isfinite(event.get("best_loss", math.inf)):
-        words += f", best validation loss {LOSS.shown(event['best_loss'])}"
+    if best := best_of(event):
+        words += f", best {best}"
         words += f" at step {event['best_step']}" if event.get("best_step") is not None else ""
     if event.get("tokens_per_second") is not None:
         words += f", {rate(event['tokens_per_second'])} tok/s"
     return words
+
+
+def best_of(event: Mapping[str, Any]) -> str:
+    """The best that a run reached, by its loss or by what it wrote; nothing if there is none."""
+    if event.get("best_bleu") is not None:
+        return f"BLEU {BLEU.shown(event['best_bleu'])}"
+    loss = event.get("best_loss", math.inf)
+    return f"validation loss {LOSS.shown(loss)}" if math.isfinite(loss) else ""
 
 
 # One line after another
@@ -141,8 +150,9 @@ class PlainView(Sink):
             self._step(event)
         elif kind == "validation":
             best = " best" if event.get("best") else "     "
+            judged = VALID if event.get("loss") is not None else BLEU
             parts = [
-                m.words.format(shown) + best * (m is VALID)
+                m.words.format(shown) + best * (m is judged)
                 for m, shown in present((VALID, *QUALITY), event)
             ]
             self._print(_fitting([self._place(event), *parts]))
@@ -307,13 +317,15 @@ class LiveView(Sink):
             else:
                 yield Cell("loss", LOSS.shown(now), "bold red")
         is_best = bool(validation.get("best"))
-        for metric, shown in present((VALID,), validation):
+        judged = VALID if validation.get("loss") is not None else BLEU
+        for metric, shown in present((judged,), validation):
             yield Cell(metric.name, shown + " best" * is_best, "bold green" if is_best else "bold")
         if self._best and not is_best:
-            best = f"{VALID.shown(self._best['loss'])} at {self._best.get('step', '?')}"
+            best = f"{judged.shown(self._best[judged.key])} at {self._best.get('step', '?')}"
             yield Cell("best", best, "green")
         pace = [metric for metric in PACE if metric.key != "seconds_left"]  # beside the bar
-        for metric, shown in (*present(QUALITY, validation), *present(pace, last)):
+        beside = [metric for metric in QUALITY if metric is not judged]
+        for metric, shown in (*present(beside, validation), *present(pace, last)):
             yield Cell(metric.name, shown)
 
     def _sample(self, width: int, height: int) -> list[Text]:
@@ -340,8 +352,8 @@ class LiveView(Sink):
     def _news(self) -> str:
         if "end" in self._latest:
             end = self._latest["end"]
-            best = end.get("best_loss", math.inf)
-            words = f", best {VALID.shown(best)}" if math.isfinite(best) else ""
+            best = best_of(end)
+            words = f", best {best.removeprefix('validation loss ')}" if best else ""
             words += f" at step {end['best_step']}" if words and end.get("best_step") else ""
             return f"{end.get('reason', 'ended')}{words}"
         path = self._latest.get("checkpoint", {}).get("path")

@@ -1,6 +1,7 @@
-"""The tokenizer of a run on text: learned from it once, and kept for the next run."""
+"""The tokenizer of a run: learned from its text, once, and kept for the next run."""
 
 import hashlib
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -79,6 +80,17 @@ def tokenizer_for(
             f"{no_room(error, kept.parent, needed)}; set REGARD_CACHE to a folder with room"
         ) from None
     return found
+
+
+def learned(
+    wanted: TokenizerSettings, texts: Iterable[str], progress: Callable[[int], None] | None
+) -> Tokenizer:
+    """A tokenizer of pairs or captions, from a file or from their texts."""
+    if wanted.file:
+        return Tokenizer.load(Path(wanted.file))
+    assert wanted.kind != "auto"
+    tokenised, least = is_tokenised(wanted), wanted.least
+    return learn(wanted.kind, texts, wanted.vocabulary, progress, least=least, tokenised=tokenised)
 
 
 def _known(kept: Path) -> Tokenizer | None:

@@ -68,7 +68,7 @@ def filled(nursery, folder, command, disk, size):
     return sentence(ended), left(run)
 
 
-# While a thread writes checkpoint 8 the loop writes its log: on one disk either finds it full first.
+# While a thread writes checkpoint 8 the loop writes its log; either may find the disk full first.
 EITHER = ("checkpoint 8: no space left in disk/run/checkpoints", "the log disk/run/log.jsonl")
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from nursery import Nursery
 
+from regard.data.scenes import write_folder
 from regard.storage import TensorFolder
 from regard.training import log
 from regard.training.checkpoints import Checkpoint, stored_steps
@@ -51,6 +52,19 @@ def carried_model(folder: Path) -> list[str]:
     return ["text", "--model", "lstm", "--tokenizer", "char", "--set", *kept, *more]
 
 
+def captioner(folder: Path) -> list[str]:
+    write_folder(folder / "pictures", 20, 0, "train", 32, told=2)
+    kept = [change for change in COMMON if not change.startswith(("model.hidden", "model.layers"))]
+    more = [
+        "training.tokens_per_step=48",
+        "model.picture=32",
+        "model.layers=1",
+        "data.held_out=0.3",
+    ]
+    images = ["--images", "pictures", "--model", "captioner-lstm", "--tokenizer", "word"]
+    return [*images, "--set", *kept, *more, "model.context=16"]
+
+
 def _set(*changes: str) -> list[str]:
     return ["--set", *COMMON, *changes]
 
@@ -60,6 +74,7 @@ KINDS = {
     "gaps": masked_model,
     "pairs": translator,
     "carried": carried_model,
+    "images": captioner,
 }
 
 
@@ -96,7 +111,9 @@ def left(run: Path) -> dict[str, object]:
     return {
         **kept(run),
         "orders": {e["step"]: e["order"] for e in events if e["event"] == "step"},
-        "validations": {e["step"]: e["loss"] for e in events if e["event"] == "validation"},
+        "validations": {
+            e["step"]: (e.get("loss"), e.get("bleu")) for e in events if e["event"] == "validation"
+        },
         "reason": events[-1]["reason"],
     }
 

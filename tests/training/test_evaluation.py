@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import sacrebleu
 import torch
-from tiny_jobs import KINDS, Made, batch_of, model_of
+from tiny_jobs import KINDS, Made, batch_of, form_of, model_of
 
 from regard.data.masking import IGNORE
 from regard.data.pairs import EncodedPairs, Pair
@@ -52,7 +52,7 @@ def test_measuring_is_asking_for_each_token_by_itself(kind):
     module = model_of(kind, dropout=0.5)  # which must be at rest
     module.train()
     batch = batch_of(kind, rows=5)
-    objective = objective_for(module.config, kind == "pairs")
+    objective = objective_for(module.config, form_of(kind))
     found = measure(module, objective, [batch], text_bytes=77)
     with at_rest(module):
         total, asked, right = by_hand(module, kind, batch)
@@ -70,7 +70,7 @@ def test_measuring_is_asking_for_each_token_by_itself(kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_figures_do_not_depend_on_how_many_rows_are_computed_at_once(kind):
     module, feed = model_of(kind), Made(kind, held=9)
-    objective = objective_for(module.config, kind == "pairs")
+    objective = objective_for(module.config, form_of(kind))
     found = [measure(module, objective, feed.held_out(rows)) for rows in (1, 2, 4, 9, 100)]
     for one in found:
         assert one.tokens == found[0].tokens
@@ -80,7 +80,7 @@ def test_the_figures_do_not_depend_on_how_many_rows_are_computed_at_once(kind):
 
 def test_an_empty_set_has_no_figures_and_breaks_nothing():
     module = model_of("masked")
-    found = measure(module, objective_for(module.config, pairs=False), [], text_bytes=0)
+    found = measure(module, objective_for(module.config, "text"), [], text_bytes=0)
     assert found.tokens == 0
     assert math.isnan(found.loss)
     assert math.isnan(found.perplexity)
@@ -94,7 +94,7 @@ def test_a_hopeless_loss_is_infinite_perplexity_not_an_overflow():
     module = model_of("causal")
     with torch.no_grad():
         module.embed.tokens.weight.mul_(1e6)  # tied: the logits too
-    found = measure(module, objective_for(module.config, pairs=False), [batch_of("causal")])
+    found = measure(module, objective_for(module.config, "text"), [batch_of("causal")])
     assert found.loss > 1000
     assert found.perplexity == math.inf
 
@@ -182,7 +182,7 @@ def test_the_rules_say_what_was_counted():
     for kind, word in zip(
         KINDS, ("do not overlap", "hidden once", "given the source"), strict=True
     ):
-        objective = objective_for(model_of(kind).config, kind == "pairs")
+        objective = objective_for(model_of(kind).config, form_of(kind))
         assert word in rules(objective, 64)
 
 

@@ -325,4 +325,4 @@ def test_a_decoder_learns_from_a_stream(tmp_path, tokens, optimizer):
     job = job_of(tmp_path, feed=feed, module=module, steps=60, rows=16, optimizer=optimizer)
     _, outcome = trained(job)
     assert outcome.best_loss < 0.8 * losses(job)[0]
-    assert objective_for(module.config, pairs=False).name == "causal"
+    assert objective_for(module.config, "text").name == "causal"

@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiny_jobs import KINDS, VOCABULARY, batch_of, config_of, gradients_of, model_of
+from tiny_jobs import KINDS, VOCABULARY, batch_of, config_of, form_of, gradients_of, model_of
 from torch.nn import functional as F
 
 from regard.data.batch import Batch
@@ -18,7 +18,7 @@ from regard.training.objectives import loss, objective_for
 
 def backward(module, kind: str, parts: list[Batch], valid: int, smoothing: float = 0.0):
     module.zero_grad(set_to_none=True)
-    objective = objective_for(module.config, pairs=kind == "pairs")
+    objective = objective_for(module.config, form_of(kind))
     for part in parts:
         (loss(objective.logits(module, part), part.targets, smoothing) / valid).backward()
     return gradients_of(module)
@@ -47,7 +47,7 @@ def test_the_gradient_is_that_of_torchs_mean_over_the_valid_targets(kind):
     module, batch = model_of(kind), batch_of(kind)
     found = backward(module, kind, batch.parts(2), batch.valid, smoothing=0.1)
     module.zero_grad(set_to_none=True)
-    answer = objective_for(module.config, pairs=kind == "pairs").logits(module, batch)
+    answer = objective_for(module.config, form_of(kind)).logits(module, batch)
     mean = F.cross_entropy(answer.transpose(1, 2), batch.targets, label_smoothing=0.1)
     mean.backward()
     assert_alike(found, gradients_of(module))
@@ -58,7 +58,7 @@ def test_the_mean_of_means_is_something_else():
     module, batch = model_of("pairs"), batch_of("pairs", seed=3)
     parts = batch.parts(2)
     assert len({part.valid for part in parts}) > 1
-    objective = objective_for(module.config, pairs=True)
+    objective = objective_for(module.config, "pairs")
     sums = [loss(objective.logits(module, part), part.targets) for part in parts]
     mean = sum(sums) / batch.valid
     of_means = sum(s / p.valid for s, p in zip(sums, parts, strict=True)) / len(parts)
@@ -94,7 +94,7 @@ def test_nothing_asked_costs_nothing():
 @pytest.mark.parametrize("kind", ["causal", "masked"])
 def test_documents_in_one_row_are_as_if_alone(kind):
     module = model_of(kind, positions="rotary").eval()  # distances alone matter
-    objective = objective_for(module.config, pairs=False)
+    objective = objective_for(module.config, "text")
     tokens = torch.randint(5, VOCABULARY, (2, 10))
     documents = torch.tensor([[0] * 4 + [1] * 6, [3] * 7 + [4] * 3])
     row = Batch(tokens, tokens, 20, 20)
@@ -110,7 +110,7 @@ def test_documents_in_one_row_are_as_if_alone(kind):
 @pytest.mark.parametrize("kind", ["masked", "pairs"])
 def test_padding_changes_no_answer(kind):
     module = model_of(kind).eval()
-    objective = objective_for(module.config, pairs=kind == "pairs")
+    objective = objective_for(module.config, form_of(kind))
     batch = batch_of(kind)
     together = objective.logits(module, batch)
     for row, part in enumerate(batch.parts(1)):
@@ -136,27 +136,32 @@ def test_computing_activations_again_gives_the_same_gradients_dropout_and_all(ki
 
 
 def test_a_model_is_asked_what_its_kind_can_answer():
-    names = {kind: objective_for(config_of(kind), kind == "pairs").name for kind in KINDS}
+    names = {kind: objective_for(config_of(kind), form_of(kind)).name for kind in KINDS}
     assert names == {"causal": "causal", "masked": "masked", "pairs": "sequence-to-sequence"}
 
 
 @pytest.mark.parametrize(
-    ("kind", "pairs", "said"),
+    ("kind", "form", "said"),
     [
-        ("causal", True, "pairs can be learned by an encoder–decoder, but .* 'decoder'"),
-        ("masked", True, "pairs can be learned by an encoder–decoder, but .* 'encoder'"),
+        ("causal", "pairs", "pairs can be learned by an encoder–decoder, but .* 'decoder'"),
+        ("masked", "pairs", "pairs can be learned by an encoder–decoder, but .* 'encoder'"),
         (
             "pairs",
-            False,
+            "text",
             "text can be learned by a decoder or an encoder, but .* 'encoder-decoder'",
+        ),
+        (
+            "causal",
+            "images",
+            "images with captions can be learned by a captioner, but .* 'decoder'",
         ),
     ],
 )
-def test_data_of_the_wrong_kind_is_one_sentence(kind, pairs, said):
+def test_data_of_the_wrong_kind_is_one_sentence(kind, form, said):
     with pytest.raises(RegardError, match=said):
-        objective_for(config_of(kind), pairs)
+        objective_for(config_of(kind), form)
 
 
 def test_a_model_without_a_head_cannot_be_asked():
     with pytest.raises(RegardError, match="head 'none' answers nothing"):
-        objective_for(config_of("masked", head="none"), pairs=False)
+        objective_for(config_of("masked", head="none"), "text")

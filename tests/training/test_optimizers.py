@@ -229,7 +229,7 @@ def test_what_gets_no_gradient_stays_and_nothing_is_remembered_of_it(kind):
     settings = OptimizerSettings(kind=kind, peak=1e-2)
     ours = Optimizers(module, dict(module.named_parameters()), settings)
     batch = batch_of("masked")
-    answer = objective_for(module.config, pairs=False).logits(module, batch)
+    answer = objective_for(module.config, "text").logits(module, batch)
     loss(answer, batch.targets).backward()
     stepped(ours)
     assert torch.equal(module.pooler.weight, before)

@@ -41,8 +41,8 @@ class Answer(nn.Module):
 
     def __init__(self, module):
         super().__init__()
-        pairs = module.config.kind == "encoder-decoder"
-        self.module, self.objective = module, objective_for(module.config, pairs)
+        form = "pairs" if module.config.kind == "encoder-decoder" else "text"
+        self.module, self.objective = module, objective_for(module.config, form)
 
     def forward(self, batch):
         return loss(self.objective.logits(self.module, batch), batch.targets)

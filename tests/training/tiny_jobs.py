@@ -27,13 +27,18 @@ from regard.training.precision import Precision
 from regard.training.prefetch import Ready
 from regard.training.processes import ALONE
 from regard.training.schedules import factor
-from regard.training.settings import Settings
+from regard.training.settings import Form, Settings
 from regard.training.signals import Stop
 from regard.training.throughput import Peak
 
 VOCABULARY = 32
 PRESETS = {"causal": "gpt2-tiny", "masked": "bert-tiny", "pairs": "transformer-tiny"}
 KINDS = tuple(PRESETS)
+
+
+def form_of(kind: str) -> Form:
+    """The data that a model of this kind learns from."""
+    return "pairs" if kind == "pairs" else "text"
 
 
 def config_of(kind: str, **changes: object) -> TransformerConfig:
@@ -189,7 +194,7 @@ def job_of(
     module = module or model_of(kind)
     return Job(
         module,
-        objective_for(module.config, pairs=kind == "pairs"),
+        objective_for(module.config, form_of(kind)),
         feed or Made(kind, seed=settings.training.seed),
         settings,
         torch.device("cpu"),

@@ -1,0 +1,74 @@
+"""Pictures described by beam search (M8)."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from regard.decoding.beam import search
+from regard.decoding.settings import Beam
+from regard.decoding.speaker import Given, Speaker
+from regard.errors import RegardError
+
+
+@dataclass(frozen=True)
+class Caption:
+    """One way to describe a picture."""
+
+    text: str
+    ids: list[int]
+    logprob: float
+    score: float  # what it was chosen by: with its penalties
+    attention: Tensor | None = None  # (tokens and the end, places of the grid)
+
+
+def captioned(
+    speaker: Speaker, pictures: Tensor, beam: Beam, *, limit: int = 0, prefix: Given = ""
+) -> list[list[Caption]]:
+    """The best captions of each of some pictures (rows, 3, size, size), bytes, as one batch.
+
+    They begin with `prefix` and have at most `limit` tokens, their end included; 0: as many as the
+    model knows.
+    """
+    speaker.require("captioner")
+    begin = speaker.ids(prefix) if len(prefix) else []
+    most = min(limit or speaker.context, speaker.context - len(begin))
+    if limit < 0 or most < 1:
+        raise RegardError(
+            f"there is no room for a caption: {len(begin)} tokens to begin with, a limit of {limit}"
+        )
+    with torch.inference_mode():
+        memory = speaker.module.encode(pictures.to(speaker.device))
+    prompts = [[speaker.signs.begin, *begin]] * len(pictures)
+    found = search(
+        speaker.module,
+        prompts,
+        [most] * len(pictures),
+        beam,
+        signs=speaker.signs,
+        device=speaker.device,
+        memory=memory,
+    )
+    captions = []
+    for one in found:
+        captions.append(
+            [
+                Caption(
+                    speaker.text([*begin, *best.ids]),
+                    [*begin, *best.ids],
+                    best.logprob,
+                    best.worth,
+                    _joined(one.forced, best.attention),
+                )
+                for best in one.hypotheses
+            ]
+        )
+    return captions
+
+
+def _joined(forced: Tensor | None, attention: Tensor | None) -> Tensor | None:
+    """What the tokens of the prefix looked at, and then the others."""
+    if attention is None:
+        return None
+    whole = attention if forced is None else torch.cat((forced, attention))
+    return whole.float().cpu()

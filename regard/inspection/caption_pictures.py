@@ -1,0 +1,81 @@
+"""A picture, and for each word written about it where the model looked (M8, M24)."""
+
+import math
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from regard.data.images import Pixels
+from regard.decoding.captioning import Caption
+from regard.errors import RegardError
+from regard.inspection.alignment import unit_spans
+from regard.inspection.grounding import token_spans
+from regard.text.tokenizer import Tokenizer
+
+COLUMNS = 5  # pictures side by side
+PANEL = 1.8  # inches of a side
+DARKEST = 0.25  # how much of a picture is left where nothing was looked at
+
+
+def words_seen(caption: Caption, tokenizer: Tokenizer) -> list[tuple[str, Tensor]]:
+    """Each word of a caption, with what its tokens looked at on average, (places,).
+
+    Where a text would be cut otherwise than it was written, tokens stand for words.
+    """
+    assert caption.attention is not None
+    spans = token_spans(caption, tokenizer)
+    if not spans:
+        pieces = tokenizer.pieces(caption.ids)
+        return list(zip(pieces, caption.attention, strict=False))
+    found = []
+    for first, last in unit_spans(caption.text, "words"):
+        rows = [i for i, (start, stop) in enumerate(spans) if max(start, first) < min(stop, last)]
+        if rows:
+            found.append((caption.text[first:last], caption.attention[rows].mean(0)))
+    return found
+
+
+def brightened(image: Pixels, attention: Tensor) -> Tensor:
+    """An image (size, size, 3), dark where attention (places,) is little; numbers from 0 to 1."""
+    size, side = len(image), math.isqrt(len(attention))
+    grid = (attention / attention.max().clamp(min=1e-9)).reshape(1, 1, side, side)
+    smooth = F.interpolate(grid, (size, size), mode="bilinear", align_corners=False)
+    light = DARKEST + (1 - DARKEST) * smooth[0, 0].clamp(0, 1)[..., None]  # (size, size, 1)
+    return torch.from_numpy(image.copy()).float() / 255 * light
+
+
+def draw_caption(
+    image: Pixels, seen: Sequence[tuple[str, Tensor]], path: str | Path, text: str = ""
+) -> None:
+    """Draw an image (size, size, 3), and beside it one for each word, light where it looked.
+
+    Attention is scaled so that the largest weight of a word is white; a title tells that weight.
+    """
+    from matplotlib.figure import Figure  # a second to import, and only pictures need it
+
+    rows = -(-(1 + len(seen)) // COLUMNS)
+    columns = min(COLUMNS, 1 + len(seen))
+    height = rows * (PANEL + 0.28) + 0.35
+    figure = Figure(figsize=(columns * PANEL, height), layout="constrained")
+    axes = figure.subplots(rows, columns, squeeze=False).flatten()
+    for place in axes:
+        place.set_axis_off()
+    axes[0].imshow(image)
+    axes[0].set_title("the picture", fontsize=9, color="dimgray")
+    for place, (word, attention) in zip(axes[1:], seen, strict=False):
+        place.imshow(brightened(image, attention).numpy())
+        title = f"{word}  {float(attention.max()):.0%}"
+        place.set_title(title, fontsize=9, parse_math=False)
+    figure.suptitle(text, fontsize=10, parse_math=False)
+    path = Path(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Glyph")  # what the font lacks is drawn as a box
+            figure.savefig(path, dpi=150)
+    except (OSError, ValueError) as error:
+        raise RegardError(f"cannot draw to {path}: {error}") from None
