@@ -56,6 +56,7 @@ class Run:
     training: Curve
     validation: Curve
     learning_rate: Curve
+    bleu: Curve  # where validations have no loss: they judge what a model writes
 
     @property
     def smoothed(self) -> Curve:
@@ -156,7 +157,14 @@ def _run(folder: Path, name: str, by: By) -> Run:
         missing = "steps with a loss" if by == "step" or not steps else f"losses by {by}"
         raise RegardError(f"{folder} has nothing to plot: its log has no {missing}")
     validations = [event for event in events if event.get("event") == "validation"]
-    return Run(name, training, _curve(validations, "loss", by), _curve(steps, "learning_rate", by))
+    free = [event for event in validations if event.get("loss") is None]
+    return Run(
+        name,
+        training,
+        _curve(validations, "loss", by),
+        _curve(steps, "learning_rate", by),
+        _curve(free, "bleu", by),
+    )
 
 
 def _curve(events: Sequence[Mapping[str, Any]], key: str, by: By) -> Curve:
@@ -201,23 +209,24 @@ def _lasting(events: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _draw(figure: Any, runs: Sequence[Run], by: By) -> None:
-    with_rate = any(len(run.learning_rate.x) for run in runs)
-    if with_rate:
-        above, below = figure.subplots(2, sharex=True, height_ratios=(5, 1))
-    else:
-        above = below = figure.subplots()
+    panels = _panels(figure, runs)
+    above, below = panels["loss"], list(panels.values())[-1]
     scale, label = _axis(runs, by)
     for i, run in enumerate(runs):
         _losses(above, run, scale, _look(i), small=len(runs) > BESIDE)
-        if with_rate:
-            below.plot(run.learning_rate.x * scale, run.learning_rate.y, **_look(i), linewidth=1.2)
-    above.set_ylabel("loss")
+        if "BLEU" in panels:
+            panels["BLEU"].plot(run.bleu.x * scale, run.bleu.y, "o:", **_dots(i))
+        if "learning rate" in panels:
+            rate = run.learning_rate
+            panels["learning rate"].plot(rate.x * scale, rate.y, **_look(i), linewidth=1.2)
     above.set_ylim(limits(runs))
     above.set_xlim(0, 1.02 * scale * _end(runs) or 1)
     _legend(figure, above, runs)
-    if with_rate:
-        below.set_ylabel("learning rate")
-        below.set_ylim(bottom=0)
+    for name, axes in panels.items():
+        axes.set_ylabel(name)
+        if axes is not above:
+            axes.set_ylim(bottom=0)
+    if "learning rate" in panels:
         below.ticklabel_format(axis="y", style="sci", scilimits=(-2, 2), useMathText=True)
     below.set_xlabel(label)
     if by != "time":
@@ -225,9 +234,26 @@ def _draw(figure: Any, runs: Sequence[Run], by: By) -> None:
     figure.align_ylabels()
 
 
+def _panels(figure: Any, runs: Sequence[Run]) -> dict[str, Any]:
+    """Places to draw in, one below the other, for what there is to draw."""
+    heights = {"loss": 5}
+    if any(len(run.bleu.x) for run in runs):
+        heights["BLEU"] = 2
+    if any(len(run.learning_rate.x) for run in runs):
+        heights["learning rate"] = 1
+    places = figure.subplots(
+        len(heights), sharex=True, height_ratios=list(heights.values()), squeeze=False
+    )
+    return dict(zip(heights, places[:, 0], strict=True))
+
+
 def _look(i: int) -> dict[str, Any]:
     colour, dash = i % len(COLOURS), i // len(COLOURS) % len(DASHES)
     return {"color": COLOURS[colour], "linestyle": DASHES[dash]}
+
+
+def _dots(i: int) -> dict[str, Any]:
+    return {"color": _look(i)["color"], "markersize": 4.5, "linewidth": 0.8}
 
 
 def _losses(axes: Any, run: Run, scale: float, look: dict[str, Any], small: bool) -> None:
@@ -268,6 +294,7 @@ def _legend(figure: Any, axes: Any, runs: Sequence[Run]) -> None:
 
 def _label(run: Run) -> str:
     notes = [f"best {run.validation.y[run.best]:.3f}"] if run.best is not None else []
+    notes += [f"best BLEU {np.nanmax(run.bleu.y):.1f}"] if np.isfinite(run.bleu.y).any() else []
     notes += ["× diverged"] if run.reached < len(run.training.x) else []
     return f"{run.name}  ({', '.join(notes)})" if notes else run.name
 

@@ -36,7 +36,9 @@ def texts(path):
 def run(losses, validations=()):
     steps = np.arange(len(losses), dtype=float)
     checks = np.array(validations, dtype=float)
-    return Run("a", Curve(steps, np.array(losses)), Curve(steps[: len(checks)], checks), NOTHING)
+    return Run(
+        "a", Curve(steps, np.array(losses)), Curve(steps[: len(checks)], checks), NOTHING, NOTHING
+    )
 
 
 def test_the_picture_names_every_run_with_its_best_loss(tmp_path):
@@ -48,6 +50,19 @@ def test_the_picture_names_every_run_with_its_best_loss(tmp_path):
     assert "plain  (best 2.250)" in words
     assert "_a$b$ & <c>" in words
     assert {"loss", "step", "learning rate", "training", "validation"} <= set(words)
+
+
+def test_validations_by_what_was_written_have_a_panel_of_their_own(tmp_path):
+    log = Log(tmp_path / "run")
+    for step in range(1, 5):
+        log.write({"event": "step", "step": step, "time": step, "loss": 3 / step})
+        log.write({"event": "validation", "step": step, "time": step, "bleu": 20.0 * step})
+    log.close()
+    plot([tmp_path / "run"], tmp_path / "curves.svg")
+    words = texts(tmp_path / "curves.svg")
+    assert "run  (best BLEU 80.0)" in words
+    assert {"loss", "BLEU", "training"} <= set(words)
+    assert "validation" not in words
 
 
 @pytest.mark.parametrize(("name", "start"), [("a.png", b"\x89PNG"), ("a.PDF", b"%PDF")])
