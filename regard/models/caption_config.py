@@ -33,7 +33,7 @@ class CaptionConfig:
     eye: Eye = "cnn"
     hand: Hand = "transformer"
     encoder_layers: int = 2  # cnn: residual blocks for each halving; patches: of the Transformer
-    layers: int = 2  # of the decoder
+    layers: int = 3  # of the decoder: to name what is left of another thing takes two looks
     width: int = 128
     heads: int = 4  # of Transformers
     dropout: float = 0.1

@@ -69,10 +69,10 @@ OTHERS: dict[str, Config] = {
     "conv": CONVOLUTION,
     "conv-pairs": ConvolutionConfig(kind="encoder-decoder", layers=4, dropout=0.2),
     "captioner": CAPTIONER,
-    "captioner-lstm": replace(CAPTIONER, hand="lstm", layers=1),
+    "captioner-lstm": replace(CAPTIONER, hand="lstm", layers=2),
     "captioner-vit": replace(CAPTIONER, eye="patches", encoder_layers=4),
     "captioner-vit-lstm": replace(
-        CAPTIONER, eye="patches", encoder_layers=4, hand="lstm", layers=1
+        CAPTIONER, eye="patches", encoder_layers=4, hand="lstm", layers=2
     ),
     "unigram": replace(NGRAM, order=1),
     "bigram": replace(NGRAM, order=2),
