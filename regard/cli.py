@@ -17,7 +17,9 @@ from rich.text import Text
 
 from regard.commands.align import Align
 from regard.commands.arpa import Arpa
+from regard.commands.calibrate import Calibrate
 from regard.commands.classify import Classify
+from regard.commands.cost import Cost
 from regard.commands.embed import Embed
 from regard.commands.evaluate import Evaluate
 from regard.commands.fill import Fill
@@ -60,6 +62,8 @@ COMMANDS: dict[str, Callable[..., Command]] = {
     "tokenizer": LearnTokenizer,
     "models": Models,
     "describe": Describe,
+    "cost": Cost,
+    "calibrate": Calibrate,
 }
 ABOUT = "Sequence models from n-grams to Transformers, trained, measured, looked into."
 

@@ -10,11 +10,10 @@ from dataclasses import dataclass, fields
 from itertools import pairwise
 
 from regard.cost import jobs
-from regard.cost.jobs import Counted, Shape
+from regard.cost.jobs import Counted, Priced, Shape
 from regard.cost.stand_in import Kind
 from regard.cost.trace import Total
 from regard.errors import RegardError
-from regard.models.families import Config
 from regard.training.precision import Precision
 
 Line = tuple[int, ...]
@@ -54,7 +53,7 @@ class Generation:
 
 
 def generation(
-    config: Config,
+    config: Priced,
     shape: Shape,
     new: int,
     kind: Kind = "cpu",

@@ -4,9 +4,10 @@ Nothing here knows an architecture. A step of training is the loop's own: the ob
 weights' precision, the guard and the optimizers; reading and writing are calls of the protocol.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from torch import Tensor
 from regard.cost.memory import Use
 from regard.cost.stand_in import Kind
 from regard.cost.trace import Record, Total, Tracer, total, tracing
+from regard.cost.values import MOST
 from regard.data.batch import Batch
 from regard.errors import RegardError
 from regard.models.caption_config import CaptionConfig
@@ -98,7 +100,8 @@ def module_of(config: Priced, precision: Precision = "float32") -> Any:
 def numbers(tracer: Tracer, *shape: int) -> Tensor:
     """Tokens (rows, positions), all 0; what they are changes no cost."""
     tokens = torch.zeros(*shape, dtype=torch.long, device="meta")
-    tracer.values.tell(tokens, torch.zeros(*shape, dtype=torch.long))
+    if tokens.numel() <= MOST:
+        tracer.values.tell(tokens, torch.zeros(*shape, dtype=torch.long))
     return tokens
 
 
@@ -109,6 +112,71 @@ def _phase(tracer: Tracer, name: str) -> Iterator[None]:
         yield
     finally:
         tracer.phase = before
+
+
+class Learning:
+    """A model, its objective and its optimizers: all that a step of training needs.
+
+    On the meta device it is counted, on any other it really learns (`real.py`).
+    """
+
+    def __init__(
+        self,
+        module: Any,
+        precision: Precision,
+        optimizer: OptimizerSettings | None = None,
+        *,
+        checkpointed: bool = False,
+        smoothing: float = 0.0,
+    ) -> None:
+        if checkpointed:
+            recompute(module)
+        self.weights = Weights(module.train(), precision)
+        self.answer = Answer(module, _objective(module.config), smoothing)
+        self.module, self.precision = module, precision
+        self.chosen = optimizer or OptimizerSettings(peak=1e-3)
+
+    def prepare(self, device: torch.device) -> None:
+        """Make room for what optimizers remember, which is there from the second step on."""
+        self.optimizers = Optimizers(self.module, self.weights.masters, self.chosen)
+        for part in self.optimizers.parts:
+            for group in part.param_groups:
+                for weight in group["params"]:
+                    remembered(part, weight)
+        self.guard = Guard(device, 0.0, False)
+
+    def remembered(self) -> list[Tensor]:
+        """What optimizers remember, and masters where there are any."""
+        masters = self.weights.masters
+        beside = [] if masters is self.weights.own else list(masters.values())
+        return [*self.optimizers.tensors().values(), *beside]
+
+    def gradients(self) -> list[Tensor]:
+        """Those that the optimizers use."""
+        masters = self.weights.masters.values()
+        return [weight.grad for weight in masters if weight.grad is not None]
+
+    def step(
+        self,
+        batch: Batch,
+        parts: int = 1,
+        mixed: Callable[[], Any] = nullcontext,
+        phase: Callable[[str], Any] = lambda name: nullcontext(),
+    ) -> None:
+        """One step, as the loop takes it, of a batch that comes in so many parts, all alike."""
+        for _ in range(parts):
+            with phase("forward"), mixed():
+                value = self.answer(batch)
+            with phase("backward"):
+                # Not `value.backward()`: under it, blocks that compute again would not stand in.
+                torch.autograd.backward(value * (1.0 / batch.valid))
+        with phase("gather"):
+            self.weights.gather()
+        with phase("optimizer"):
+            norm = self.optimizers.norm()
+            good = self.guard.judge(0, value.detach(), norm)
+            self.optimizers.step(1.0, norm, good)
+            self.weights.publish()
 
 
 def train_step(
@@ -123,43 +191,27 @@ def train_step(
     smoothing: float = 0.0,
 ) -> Counted:
     """One step of training, computed in so many parts: forward, backward, optimizer."""
-    module = module_of(config).train()
-    objective = _objective(config)
-    if checkpointed:
-        recompute(module)
-    weights = Weights(module, precision)
-    chosen = optimizer or OptimizerSettings(peak=1e-3)
-    answer = Answer(module, objective, smoothing)
+    module = module_of(config)
+    learning = Learning(
+        module, precision, optimizer, checkpointed=checkpointed, smoothing=smoothing
+    )
     with tracing(module, kind) as tracer:
         memory = tracer.memory
-        optimizers = Optimizers(module, weights.masters, chosen)
-        for part in optimizers.parts:
-            for group in part.param_groups:
-                for weight in group["params"]:
-                    memory.use(remembered(part, weight).values(), "optimizer")
-        if weights.masters is not weights.own:
-            memory.use(weights.masters.values(), "optimizer")
-        guard = Guard(torch.device("meta"), 0.0, False)
-        _note_gradients(tracer, weights.own.values())
+        learning.prepare(torch.device("meta"))
+        memory.use(learning.remembered(), "optimizer")
+        _note_gradients(tracer, learning.weights.own)
         batch = _batch(tracer, config, shape)
         tracer.records.clear()
         memory.forget_peak()
-        for _ in range(parts):
-            with _phase(tracer, "forward"), _mixed(tracer, precision):
-                value = answer(batch)
-            with _phase(tracer, "backward"):
-                # Not `value.backward()`: under it, blocks that compute again would not stand in.
-                torch.autograd.backward(value * (1.0 / batch.valid))
-        with _phase(tracer, "optimizer"):
-            weights.gather()
-            tracer.memory.use(
-                (w.grad for w in weights.masters.values() if w.grad is not None), "gradients"
-            )
-            norm = optimizers.norm()
-            good = guard.judge(0, value.detach(), norm)
-            optimizers.step(1.0, norm, good)
-            weights.publish()
-        del value
+
+        @contextmanager
+        def phase(name: str) -> Iterator[None]:
+            with _phase(tracer, "optimizer" if name == "gather" else name):
+                yield
+            if name == "gather":  # masters have their own gradients
+                memory.use(learning.gradients(), "gradients")
+
+        learning.step(batch, parts, partial(_mixed, tracer, precision), phase)
         return _counted(tracer, module, ("forward", "backward", "optimizer"))
 
 
@@ -173,13 +225,14 @@ def _mixed(tracer: Tracer, precision: Precision) -> Any:
     return tracer.stand_in.mixed() if precision == "bf16" else nullcontext()
 
 
-def _note_gradients(tracer: Tracer, weights: Any) -> None:
+def _note_gradients(tracer: Tracer, weights: Mapping[str, Tensor]) -> None:
     def noted(weight: Tensor) -> None:
         if weight.grad is not None:
             tracer.memory.use([weight.grad], "gradients")
 
-    for weight in weights:
-        weight.register_post_accumulate_grad_hook(noted)
+    for weight in weights.values():
+        if weight.requires_grad:
+            weight.register_post_accumulate_grad_hook(noted)
 
 
 def _batch(tracer: Tracer, config: Priced, shape: Shape) -> Batch:

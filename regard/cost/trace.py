@@ -22,7 +22,7 @@ from regard.cost import rules
 from regard.cost.memory import Kept, Memory, Place
 from regard.cost.pairs import allowed_pairs
 from regard.cost.stand_in import Kind, StandIn
-from regard.cost.values import Values
+from regard.cost.values import WHOLE, Values
 from regard.errors import RegardError
 from regard.models.attention import Attend
 from regard.models.masks import Combined, Documents, Mask, Overlay, Padding, Span
@@ -42,7 +42,7 @@ class Record:
     others: int  # operations that are no products
     reads: tuple[Place, ...]
     writes: tuple[Place, ...]
-    shape: tuple[int, ...]  # of a product: (times, rows, inner, columns); of attention: …
+    shape: tuple[int, ...]  # of a product: (times, rows, inner, columns); see `_shape`
     dtype: torch.dtype
     host: bool = False  # on the host's own tensors, which are there already
 
@@ -87,9 +87,11 @@ class Tracer(TorchDispatchMode):
         kwargs = kwargs or {}
         result = self.values.result(func, args, kwargs)
         if func is torch.ops.aten._local_scalar_dense.default:
-            if result is None:
-                raise RegardError("this model's path depends on numbers, and a trace has none")
-            return result
+            if result is not None:
+                return result
+            if args[0].dtype in WHOLE:  # of tokens, too many to be held; they are all 0
+                return 0
+            raise RegardError("this model's path depends on numbers, and a trace has none")
         out = _run(func, args, kwargs, result)
         if result is not None:
             self.values.note(out, result)
@@ -123,7 +125,7 @@ class Tracer(TorchDispatchMode):
                 others,
                 tuple(self._reads(name, given, changed, back)),
                 tuple(self._writes(name, given, changed, back)),
-                _shape(name, args),
+                _shape(name, args, out),
                 _dtype(given, back),
             )
         )
@@ -251,12 +253,28 @@ def _dtype(given: Sequence[Tensor], back: Sequence[Tensor]) -> torch.dtype:
     return floats[0] if floats else torch.int64
 
 
-def _shape(name: str, args: Any) -> tuple[int, ...]:
-    """The sizes that decide how fast a product is."""
+def _shape(name: str, args: Any, out: Any) -> tuple[int, ...]:
+    """The sizes that decide how fast a product is: (times, rows, inner, columns).
+
+    Of attention (heads of all rows, queries, width, keys), of a recurrence (steps, rows, hidden,
+    gates, width).
+    """
     if name in ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm"):
         a, b = [arg for arg in args if isinstance(arg, Tensor)][-2:]
         times = len(a) if a.dim() == 3 else 1
         return times, a.shape[-2], a.shape[-1], b.shape[-1]
+    if name == "aten::convolution":
+        weight = args[1]
+        return 1, out.numel() // out.shape[1], weight[0].numel(), len(weight)
+    if name == "aten::convolution_backward":
+        grad, weight = args[0], args[2]
+        return 1, grad.numel() // grad.shape[1], weight[0].numel(), len(weight)
+    if name.startswith("regard::recurrence"):
+        first = int(name.endswith("_backward"))  # behind the gradient
+        x, weights = args[first], args[first + 2]
+        rows, steps, width = x.shape
+        gates, hidden = weights[1].shape
+        return steps, rows, hidden, gates, width
     if name in rules.ATTENTION:
         parts = [arg for arg in args if isinstance(arg, Tensor)]
         q, k = parts[1:3] if name.endswith("_backward") else parts[:2]

@@ -13,6 +13,8 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.weak import WeakIdKeyDictionary
 
+from regard.cost.rules import tensors
+
 MOST = 1 << 22  # elements; larger ones are not needed to know who sees whom
 WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool)
 
@@ -31,8 +33,8 @@ class Values:
 
     def result(self, func: Any, args: Any, kwargs: Any) -> Any:
         """What an operation gives, if all it is given is known; else nothing."""
-        given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
-        if torch.Tag.nondeterministic_seeded in func.tags or not all(map(self._usable, given)):
+        given = tensors((args, kwargs))
+        if not all(map(self._usable, given)) or torch.Tag.nondeterministic_seeded in func.tags:
             return None
         if not given and not _creates_numbers(func, args, kwargs):
             return None
@@ -54,8 +56,8 @@ class Values:
         self.known[tensor] = numbers
 
     def _usable(self, tensor: Tensor) -> bool:
-        found = self.of(tensor)
-        return found is not None and found.dtype in WHOLE and tensor.numel() <= MOST
+        whole = tensor.dtype in WHOLE and tensor.numel() <= MOST
+        return whole and self.of(tensor) is not None
 
     def _found(self, value: Any) -> Any:
         return self.of(value) if isinstance(value, Tensor) else value
