@@ -17,13 +17,13 @@ from regard.training.setup import device_for
 
 @dataclass(frozen=True)
 class Calibrate:
-    """Measure what this machine can do, in about a minute; `regard cost` then predicts with it.
+    """Measure this machine, in about a minute, for what `regard cost` predicts.
 
     $ regard calibrate
     $ regard calibrate --device cpu --out my-cpu.json
     """
 
-    device: str = "auto"
+    device: Annotated[str, tyro.conf.arg(metavar="NAME")] = "auto"
     """cpu, cuda, or what there is."""
     seconds: Annotated[float, tyro.conf.arg(metavar="X")] = 60.0
     """About how long."""

@@ -32,10 +32,10 @@ TEXT = 4096  # tokens that a step of word vectors reads here
 
 @dataclass(frozen=True)
 class Cost:
-    """Tell what a model needs for a job: operations, traffic, memory, time, and whether it fits.
+    """Tell what a model needs for a job: operations, memory, time; does it fit?
 
     $ regard cost gpt2 --batch 8 --tokens 1024 --train
-    $ regard cost llama-3-8b --generate 256 --tokens 2048 --device h200 --precision bf16-weights
+    $ regard cost llama-3-8b --tokens 2048 --generate 256 --device h200
     $ regard cost runs/notes --train --plot roof.png
     $ regard cost --table                   the lectures' table, from traces
     """
@@ -58,7 +58,7 @@ class Cost:
     """Reading the tokens, then writing N more, one by one."""
     steps: Annotated[int, tyro.conf.arg(metavar="N")] = 1
     """Steps of training, for the time in all."""
-    device: str = "auto"
+    device: Annotated[str, tyro.conf.arg(metavar="NAME")] = "auto"
     """A device by name (cpu, h200, …), or the file that `regard calibrate` wrote."""
     precision: Literal["auto", "float32", "bf16", "bf16-weights"] = "auto"
     """As in training; auto: bf16 on GPUs."""
