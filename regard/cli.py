@@ -25,6 +25,7 @@ from regard.commands.evaluate import Evaluate
 from regard.commands.fill import Fill
 from regard.commands.generate import Generate
 from regard.commands.models import Describe, Models
+from regard.commands.plan import PlanCommand
 from regard.commands.plot import Plot
 from regard.commands.recipes import Recipes
 from regard.commands.runs import Runs
@@ -63,6 +64,7 @@ COMMANDS: dict[str, Callable[..., Command]] = {
     "models": Models,
     "describe": Describe,
     "cost": Cost,
+    "plan": PlanCommand,
     "calibrate": Calibrate,
 }
 ABOUT = "Sequence models from n-grams to Transformers, trained, measured, looked into."
