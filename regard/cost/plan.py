@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 
 from regard.cost import jobs
 from regard.cost.device import Device
-from regard.cost.jobs import Counted, Shape
-from regard.cost.predict import predicted
+from regard.cost.jobs import Shape
+from regard.cost.predict import step_seconds
 from regard.errors import RegardError
 from regard.models.config import TransformerConfig
 from regard.models.presets import preset
@@ -107,7 +107,7 @@ def _choice(
         if rows == 1:
             return None
         rows, parts = rows // 2, parts * 2
-    seconds = _seconds(counted, device, parts)
+    seconds = step_seconds(counted, device, parts)
     return Choice(
         name,
         counted.parameters,
@@ -117,14 +117,6 @@ def _choice(
         rows,
         counted.peak + device.fixed,
     )
-
-
-def _seconds(counted: Counted, device: Device, parts: int) -> float:
-    """A step of so many parts: forward and backward of each, the optimizer once."""
-    update = counted.of("optimizer")
-    rest = [record for record in counted.records if record.phase != "optimizer"]
-    each = predicted(rest, device, "train").seconds
-    return parts * each + predicted(update, device, "train").seconds
 
 
 def _reasons(

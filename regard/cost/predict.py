@@ -89,6 +89,16 @@ def _traffic(record: Record, device: Device) -> Grid:
     return device.traffic["aten::copy_"]
 
 
+def step_seconds(counted: Counted, device: Device, parts: int = 1) -> float:
+    """A step of training in so many parts: there and back of each, the optimizer once."""
+    update = counted.of("optimizer")
+    rest = [record for record in counted.records if record.phase != "optimizer"]
+    if parts == 1:
+        return predicted(counted, device, "train").seconds
+    each = predicted(rest, device, "train").seconds
+    return parts * each + predicted(update, device, "train").seconds
+
+
 def predicted(
     counted: Counted | Sequence[Record], device: Device, how: Literal["train", "write"]
 ) -> Prediction:
