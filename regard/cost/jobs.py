@@ -6,7 +6,7 @@ weights' precision, the guard and the optimizers; reading and writing are calls 
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from regard.cost.memory import Use
 from regard.cost.stand_in import Kind
-from regard.cost.trace import Record, Total, Tracer, total, tracing
+from regard.cost.trace import ASIDE, Record, Total, Tracer, total, tracing
 from regard.cost.values import MOST
 from regard.data.batch import Batch
 from regard.errors import RegardError
@@ -64,7 +64,6 @@ class Counted:
     state: int = 0  # bytes of the state: a cache, hidden vectors, the last inputs
     parameters: int = 0
     weights: int = 0  # bytes of the parameters
-    phases: tuple[str, ...] = field(default=())
 
     @property
     def total(self) -> Total:
@@ -99,7 +98,8 @@ def module_of(config: Priced, precision: Precision = "float32") -> Any:
 
 def numbers(tracer: Tracer, *shape: int) -> Tensor:
     """Tokens (rows, positions), all 0; what they are changes no cost."""
-    tokens = torch.zeros(*shape, dtype=torch.long, device="meta")
+    with _phase(tracer, ASIDE):
+        tokens = torch.zeros(*shape, dtype=torch.long, device="meta")
     if tokens.numel() <= MOST:
         tracer.values.tell(tokens, torch.zeros(*shape, dtype=torch.long))
     return tokens
@@ -260,7 +260,6 @@ def _counted(tracer: Tracer, module: Any, phases: tuple[str, ...], state: int = 
         state,
         sum(weight.numel() for weight in module.parameters()),
         sum(weight.nbytes for weight in module.parameters()),
-        phases,
     )
 
 
@@ -307,21 +306,11 @@ def write(
     module = module_of(config, precision).eval()
     rows, tokens = shape.rows, shape.tokens
     with torch.no_grad(), tracing(module, kind, written_out=written_out) as tracer:
-        autocast = _mixed(tracer, precision)
-        with autocast:
+        with _mixed(tracer, precision):
             memory = _memory(tracer, module, shape) if config.kind == "encoder-decoder" else None
-            given: dict[str, Any] = {"last": last}
-            state = None
-            if config.kind == "encoder":
-                given = {"lengths": torch.tensor(shape.lengths)} if shape.lengths else {}
-            else:
-                state = module.start(rows, room or tokens + new)
-                tracer.memory.use(tensors_in(state), "cache")
-                given["state"] = state
-                if shape.lengths and memory is None:
-                    given["lengths"] = list(shape.lengths)
-            if not new:
-                tracer.memory.forget_peak()
+            given = _begun(module, shape, room or tokens + new, last)
+            state = given.get("state")
+            tracer.memory.use(tensors_in(state), "cache")
             logits = module(numbers(tracer, rows, tokens), memory, **given)
             given.pop("lengths", None)
             if new:
@@ -332,11 +321,20 @@ def write(
                 for _ in range(new):
                     logits = module(numbers(tracer, rows, 1), **given)
         held = tensors_in(state)
-        size = sum(
-            {t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in held}.values()
-        )
         tracer.memory.use(held, "cache")
-        return _counted(tracer, module, ("forward",), size)
+        storages = {t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in held}
+        return _counted(tracer, module, ("forward",), sum(storages.values()))
+
+
+def _begun(module: Any, shape: Shape, room: int, last: bool) -> dict[str, Any]:
+    """What goes with the tokens of a first call: a state, where a model has one, and lengths."""
+    kind = module.config.kind
+    if kind == "encoder":
+        return {"lengths": torch.tensor(shape.lengths)} if shape.lengths else {}
+    given: dict[str, Any] = {"state": module.start(shape.rows, room), "last": last}
+    if shape.lengths and kind == "decoder":
+        given["lengths"] = list(shape.lengths)
+    return given
 
 
 def _source(tracer: Tracer, config: Priced, shape: Shape) -> Tensor:

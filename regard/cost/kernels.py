@@ -180,13 +180,44 @@ def _recurrent(
     return tuple(recurrence(x, held, list(weights), kept)[:-1])
 
 
+def _gru_step(given: Tensor, h: Tensor, matrix: Tensor, bias: Tensor) -> Tensor:
+    wr, wz, wn = given.unsafe_chunk(3, 1)
+    ur, uz, un = F.linear(h, matrix, bias).unsafe_chunk(3, 1)
+    r, z = ur.add_(wr).sigmoid_(), uz.add_(wz).sigmoid_()
+    n = wn.add(un.mul_(r)).tanh_()
+    return (h - n).mul_(z).add_(n)
+
+
+def _elman_step(given: Tensor, h: Tensor, matrix: Tensor, bias: Tensor) -> Tensor:
+    return torch.tanh(F.linear(h, matrix, bias).add_(given))
+
+
+def _stepwise(
+    composed: Kernel, step: Callable[..., Tensor], x: Tensor, begun: Any, weights: Any, *how: Any
+) -> Any:
+    """One layer on a CPU: Wx of all positions at once, then step by step, as torch has it there."""
+    if not isinstance(how[0], bool) or not how[-1]:  # `begun` are the sizes of steps then
+        return composed(x, begun, weights, *how)
+    inputs, matrix, input_bias, bias = weights
+    (h,), found = begun.unbind(0), []
+    for given in F.linear(x.transpose(0, 1), inputs, input_bias).unbind(0):
+        h = step(given, h, matrix, bias)
+        found.append(h)
+    return torch.stack(found).transpose(0, 1), torch.stack([h])
+
+
 def _table(attention: Kernel, more: Mapping[Any, Kernel]) -> dict[Any, Kernel]:
     return {F.scaled_dot_product_attention: attention, **more}
 
 
 KERNELS: dict[tuple[str, bool], Mapping[Any, Kernel]] = {
     ("cpu", False): _table(
-        partial(_attention, _fused_cpu), {torch.lstm: partial(_recurrent, torch.lstm, ONEDNN_KEEPS)}
+        partial(_attention, _fused_cpu),
+        {
+            torch.lstm: partial(_recurrent, torch.lstm, ONEDNN_KEEPS),
+            torch.gru: partial(_stepwise, torch.gru, _gru_step),
+            torch.rnn_tanh: partial(_stepwise, torch.rnn_tanh, _elman_step),
+        },
     ),
     ("cuda", False): _table(
         partial(_attention, _fused_cuda),

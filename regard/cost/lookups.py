@@ -163,7 +163,6 @@ def ngram(model: NGram, shape: Shape, new: int = 0) -> Counted:
         state=held,
         parameters=sum(array.size for array in arrays),
         weights=weights,
-        phases=("forward",),
     )
 
 
@@ -186,5 +185,4 @@ def vectors(config: Word2VecConfig, tokens: int, kind: Kind = "cpu") -> Counted:
         alive,
         parameters=sum(weight.numel() for weight in module.parameters()),
         weights=sum(weight.nbytes for weight in module.parameters()),
-        phases=("forward",),
     )

@@ -28,6 +28,7 @@ from regard.models.attention import Attend
 from regard.models.masks import Combined, Documents, Mask, Overlay, Padding, Span
 
 ALL = Fraction(1)
+ASIDE = "aside"  # the phase of what is no part of a job
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,6 @@ class Record:
     writes: tuple[Place, ...]
     shape: tuple[int, ...]  # of a product: (times, rows, inner, columns); see `_shape`
     dtype: torch.dtype
-    host: bool = False  # on the host's own tensors, which are there already
 
     @property
     def operations(self) -> int:
@@ -192,7 +192,7 @@ class Tracer(TorchDispatchMode):
         self, module: Attend, queries: Tensor, keys: Tensor, values: Tensor, over: Any = None
     ) -> tuple[Fraction, bool]:
         """Which share of all pairs the mask lets meet, and whether the kernel knows it."""
-        before, self.phase = self.phase, "aside"
+        before, self.phase = self.phase, ASIDE
         overlay = module.overlay(queries, keys, over)
         self.phase = before
         pairs = allowed_pairs(self._known_mask(overlay.mask), self._known_span(overlay))
