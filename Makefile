@@ -47,6 +47,7 @@ soak: $(VENV)/dev
 bench: $(VENV)/dev
 	$(BIN)/python bench/transformer.py $(if $(NANOGPT),--nanogpt $(NANOGPT))
 	$(BIN)/python bench/decoding.py
+	$(BIN)/python bench/cost.py
 	$(if $(TEXT),$(BIN)/python bench/prepare.py $(TEXT))
 	$(if $(TRANSLATOR)$(COUNTED)$(WORDS),$(BIN)/pip install --quiet -c constraints.txt -e '.[bench]')
 	$(if $(COUNTED),$(BIN)/python bench/counting.py $(COUNTED) $(COUNTED_TEST) $(if $(LMPLZ),--lmplz $(LMPLZ)))

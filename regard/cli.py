@@ -17,13 +17,16 @@ from rich.text import Text
 
 from regard.commands.align import Align
 from regard.commands.arpa import Arpa
+from regard.commands.calibrate import Calibrate
 from regard.commands.caption import CaptionPictures
 from regard.commands.classify import Classify
+from regard.commands.cost import Cost
 from regard.commands.embed import Embed
 from regard.commands.evaluate import Evaluate
 from regard.commands.fill import Fill
 from regard.commands.generate import Generate
 from regard.commands.models import Describe, Models
+from regard.commands.plan import PlanCommand
 from regard.commands.plot import Plot
 from regard.commands.recipes import Recipes
 from regard.commands.runs import Runs
@@ -62,6 +65,9 @@ COMMANDS: dict[str, Callable[..., Command]] = {
     "tokenizer": LearnTokenizer,
     "models": Models,
     "describe": Describe,
+    "cost": Cost,
+    "plan": PlanCommand,
+    "calibrate": Calibrate,
 }
 ABOUT = "Sequence models from n-grams to Transformers, trained, measured, looked into."
 

@@ -201,7 +201,7 @@ def _several(given: Any) -> list[Given]:
 
 def signs_of(config: Config) -> Signs:
     """What the first ids mean to a model that was trained here."""
-    return TARGET if config.kind in ("encoder-decoder", "captioner") else TEXT
+    return TARGET if families.reads(config) else TEXT
 
 
 def _signs(extra: Mapping[str, Any], config: Config) -> Signs:

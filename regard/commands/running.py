@@ -14,6 +14,7 @@ from torch import Tensor
 
 from regard.commands.choosing import check_free
 from regard.commands.evaluate import pair_rules
+from regard.commands.foretelling import Foretold, foretold, warned
 from regard.commands.starting import start_with
 from regard.data.buckets import Buckets
 from regard.data.pictures_feed import Captions
@@ -95,11 +96,15 @@ def carry_out(
                 found=found,
             )
             _tell_start(job, made, start, notes, again=run is not None)
+            told = foretold(made, processes.count) if processes.first else None
+            for event in (told.event(), warned(told)) if told else ():
+                if event:
+                    job.sink.write({**event, "step": start.step, "time": start.seconds})
             if news:
                 job.sink.write({"event": "vectors", "step": 0, "time": 0.0, "message": news})
             loop = _trainer(job, made)
             loops.append(loop)
-            return _trained(loop, made)
+            return _trained(loop, made, told)
         except RegardError as error:
             with suppress(RegardError):  # it may be the log that cannot be written
                 event = {"event": "end", "step": loops[0].done if loops else start.step}
@@ -130,7 +135,7 @@ def _about(made: Plan, processes: Processes) -> dict[str, Any]:
     return dict(json.loads(json.dumps(about)))
 
 
-def _trained(loop: Trainer, made: Plan) -> tuple[Outcome, Scores | None]:
+def _trained(loop: Trainer, made: Plan, told: Foretold | None) -> tuple[Outcome, Scores | None]:
     """Run a loop to its end, write the weights it chose, and measure them."""
     outcome = loop.run()
     scores = None
@@ -143,6 +148,10 @@ def _trained(loop: Trainer, made: Plan) -> tuple[Outcome, Scores | None]:
                     scores = _final(made, loop, weights, outcome)
             except StoppedError:
                 outcome = replace(outcome, reason="interrupted")
+        measured = told.beside(loop) if told else None
+        if measured:
+            place = {"step": outcome.step, "time": round(outcome.seconds, 3)}
+            loop.job.sink.write({**measured, **place})
         loop.ended(outcome)
     return outcome, scores
 

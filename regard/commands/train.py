@@ -15,7 +15,9 @@ from rich.table import Table
 from rich.text import Text
 
 from regard.commands.choosing import planned
+from regard.commands.cost import show as show_cost
 from regard.commands.evaluate import show
+from regard.commands.foretelling import dry_report
 from regard.commands.names import lasting
 from regard.commands.recipes import toml
 from regard.commands.running import carry_out, told_by_one
@@ -229,6 +231,10 @@ def describe(made: Plan, folder: Path, console: Console, full: bool) -> None:
         table.add_row(Text(name, "bold"), Text(fact))
     console.print(table)
     if full:
+        priced = dry_report(made)
+        if priced is not None:
+            console.print("")
+            show_cost(made.settings.model.preset, priced, console)
         for warning in made.warnings:
             console.print(Text(f"note: {warning}", "yellow"))
         for name, values in made.settings.tables().items():

@@ -126,6 +126,11 @@ def settings_of(name: str) -> list[str]:
     return [f.name for f in fields(OTHERS.get(name) or TransformerConfig)]
 
 
+def reads(config: Config) -> bool:
+    """Whether such a model writes from a source: a text, or a picture."""
+    return config.kind in ("encoder-decoder", "captioner")
+
+
 def build(config: Config | str, device: torch.device | str | None = None) -> Any:
     """The module that a config (or a model's name) describes, freshly initialised.
 

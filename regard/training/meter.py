@@ -24,6 +24,7 @@ class Meter:
         self.tokens = 0  # read in all, sources too, padding not
         self.pauses = 0.0  # seconds in all
         self.taken = 0  # steps in all, since this process began
+        self.paces: list[float] = []  # seconds of a step, of each report
         self._reset()
 
     def _reset(self) -> None:
@@ -79,6 +80,8 @@ class Meter:
         valid = float(self.valid)
         seconds = max(time.perf_counter() - self.clock - self.away, 1e-9)
         left = self.steps_in_all - step
+        if self.steps:
+            self.paces.append(seconds / self.steps)
         figures = {
             "loss": float(self.loss) / valid if valid else float("nan"),
             "gradient_norm": float(self.norm),

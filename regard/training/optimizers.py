@@ -76,7 +76,9 @@ def _stacked(weight: Any) -> list[Any]:
 
 def total_norm(grads: Sequence[Any]) -> Tensor:
     """The norm of some gradients as one vector; if they are shared, all of them are alike."""
-    total = torch.nn.utils.get_total_norm([local(grad) for grad in grads], foreach=True)
+    # As `torch.nn.utils.get_total_norm` has it, which refuses the meta device.
+    norms = torch._foreach_norm([local(grad) for grad in grads], 2.0)
+    total: Tensor = torch.linalg.vector_norm(torch.stack(norms))
     if not hasattr(grads[0], "device_mesh"):
         return total
     from torch.distributed.tensor import DTensor, Partial

@@ -23,7 +23,7 @@ PANEL_HEIGHT = 16
 CELL_WIDTH = 26  # at least, for a name and its value in the panel: two fit 60 columns
 GAP = 3  # between cells
 REFRESH_SECONDS = 0.25
-TOLD = ("counted", "vectors", "warning", "resume", "fault", "back")  # messages for people
+TOLD = ("counted", "vectors", "warning", "resume", "fault", "back", "cost")  # for people
 
 
 def view(console: Console, every: int) -> Sink:

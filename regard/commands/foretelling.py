@@ -1,0 +1,139 @@
+"""What a run will cost, told before it begins, and beside what was measured when it has ended."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import Any
+
+from regard.cost import jobs
+from regard.cost.device import device_named
+from regard.cost.jobs import Counted, Shape
+from regard.cost.predict import step_seconds
+from regard.cost.report import Asked, Report, report
+from regard.errors import RegardError
+from regard.models.bag import BagConfig
+from regard.models.ngram import NGramConfig
+from regard.models.word2vec import Word2VecConfig
+from regard.training.job import Trainer
+from regard.training.loop import Loop
+from regard.training.meter import memory
+from regard.training.setup import Plan
+
+SHORT = 100  # steps: to count what a shorter run costs takes longer than the run
+
+
+@dataclass(frozen=True)
+class Foretold:
+    """A step of a run as it was predicted."""
+
+    asked: Asked
+    counted: Counted
+    parts: int
+    seconds: float
+
+    @property
+    def bytes(self) -> int:
+        return self.counted.peak + self.asked.device.fixed
+
+    def event(self) -> dict[str, Any]:
+        """What the log says before the first step."""
+        steps, device = self.asked.steps, self.asked.device
+        said = f"{_milliseconds(self.seconds)} a step predicted, {_short(self.seconds * steps)} in "
+        said += f"all, {self.bytes / 1e9:.3g} GB ({device.name}: {device.source})"
+        return {
+            "event": "cost",
+            "predicted_seconds": self.seconds,
+            "predicted_memory": self.bytes,
+            "operations": self.parts * self.counted.total.operations,
+            "device": device.name,
+            "message": said,
+        }
+
+    def beside(self, loop: Trainer) -> dict[str, Any] | None:
+        """What the log says when all is done: the same, measured."""
+        if not isinstance(loop, Loop) or not loop.meter.paces:
+            return None
+        measured = median(loop.meter.paces)
+        held = memory(loop.job.device)
+        error = self.seconds / measured - 1
+        said = (
+            f"{_milliseconds(measured)} a step measured, {_milliseconds(self.seconds)} predicted "
+        )
+        said += f"({error:+.0%}); {held / 1e9:.3g} GB held, {self.bytes / 1e9:.3g} GB predicted"
+        return {
+            "event": "cost",
+            "measured_seconds": measured,
+            "measured_memory": held,
+            "predicted_seconds": self.seconds,
+            "predicted_memory": self.bytes,
+            "message": said,
+        }
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{seconds * 1e3:.3g} ms"
+
+
+def _short(seconds: float) -> str:
+    return f"{seconds / 60:.3g} min" if seconds >= 60 else f"{seconds:.3g} s"
+
+
+def asked_of(made: Plan, processes: int = 1) -> tuple[Asked, int] | None:
+    """A step of a plan: what one process computes at once, and in how many parts."""
+    if isinstance(made.config, NGramConfig | Word2VecConfig | BagConfig):
+        return None
+    training, batch = made.settings.training, made.feed.step(0)
+    rows = max(1, min(training.rows, -(-batch.rows // processes)))
+    parts = -(-batch.rows // (rows * processes))
+    source = 0
+    if batch.source is not None and batch.source.dim() == 2:  # else pictures, of one size
+        source = batch.source.shape[1]
+    asked = Asked(
+        "train",
+        Shape(rows, batch.tokens.shape[1], source),
+        device_named(made.device.type),
+        made.precision,
+        steps=training.steps,
+        recompute=training.recompute,
+        optimizer=made.settings.optimizer,
+    )
+    return asked, parts
+
+
+def foretold(made: Plan, processes: int = 1) -> Foretold | None:
+    """The prediction for a plan; none for what is not trained by steps, or only by few."""
+    given = asked_of(made, processes) if made.settings.training.steps >= SHORT else None
+    if given is None:
+        return None
+    asked, parts = given
+    try:
+        counted = jobs.train_step(
+            made.config,
+            asked.shape,
+            asked.device.kind,
+            asked.precision,
+            asked.optimizer,
+            checkpointed=asked.recompute,
+            smoothing=made.settings.training.label_smoothing,
+        )
+    except (RegardError, RuntimeError, NotImplementedError):
+        return None  # a run does not fail because its price is not known
+    return Foretold(asked, counted, parts, step_seconds(counted, asked.device, parts))
+
+
+def dry_report(made: Plan) -> Report | None:
+    """The whole report of one part of a step, for a dry run."""
+    given = asked_of(made)
+    return None if given is None else report(made.config, replace(given[0], steps=1))
+
+
+def warned(told: Foretold) -> Mapping[str, Any] | None:
+    """A warning before a run that will not fit, with what would."""
+    device = told.asked.device
+    if told.bytes <= device.memory:
+        return None
+    return {
+        "event": "warning",
+        "message": f"a step is predicted to hold {told.bytes / 1e9:.3g} GB, and {device.name} has "
+        f"{device.memory / 1e9:.3g}; lower training.rows, or see `regard train … --dry-run`",
+    }

@@ -1,0 +1,253 @@
+"""What a device can do: measured by `regard calibrate`, or else taken from a datasheet.
+
+A device is a small JSON file of rates over grids of sizes. Ours are in `regard/cost/devices/`, and
+those that were measured here in the cache folder; the latter come first.
+"""
+
+import math
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from importlib import resources
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from regard.cost.stand_in import Kind
+from regard.data.tokens import cache_folder
+from regard.errors import RegardError, nearest
+from regard.storage import read_json
+
+FORMAT = 1
+FOLDER = resources.files("regard.cost") / "devices"
+GIB = 1 << 30
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A rate at some sizes; between them it changes evenly in logarithms, beyond them it stays."""
+
+    axes: tuple[tuple[int, ...], ...]
+    rates: tuple[float, ...]  # the last axis runs fastest
+
+    def __post_init__(self) -> None:
+        wanted = math.prod(map(len, self.axes))
+        rising = all(list(axis) == sorted(set(axis)) and axis for axis in self.axes)
+        positive = all(0 < rate < math.inf for rate in self.rates)
+        if len(self.rates) != wanted or not rising or not positive:
+            raise RegardError(f"a grid of {wanted} rates above 0 over rising sizes was expected")
+
+    @classmethod
+    def constant(cls, rate: float, axes: int) -> "Grid":
+        """The same at all sizes."""
+        return cls(((1,),) * axes, (rate,))
+
+    @property
+    def best(self) -> float:
+        return max(self.rates)
+
+    def at(self, *sizes: float) -> float:
+        """The rate at any sizes."""
+        corners = [_between(axis, size) for axis, size in zip(self.axes, sizes, strict=True)]
+        found = 0.0
+        for chosen in product(*corners):
+            place, weight = 0, 1.0
+            for axis, (index, share) in zip(self.axes, chosen, strict=True):
+                place, weight = place * len(axis) + index, weight * share
+            found += weight * math.log(self.rates[place])
+        return math.exp(found)
+
+
+def _between(axis: Sequence[int], size: float) -> list[tuple[int, float]]:
+    """The neighbours of a size on an axis, and how much each counts."""
+    if size <= axis[0]:
+        return [(0, 1.0)]
+    if size >= axis[-1]:
+        return [(len(axis) - 1, 1.0)]
+    high = next(i for i, point in enumerate(axis) if point > size)
+    low = high - 1
+    share = math.log(size / axis[low]) / math.log(axis[high] / axis[low])
+    return [(low, 1 - share), (high, share)]
+
+
+@dataclass(frozen=True)
+class Device:
+    """Rates in operations or bytes a second, overheads in seconds."""
+
+    name: str
+    kind: Kind
+    source: str  # how this is known
+    memory: int  # bytes
+    products: Mapping[str, Grid]  # by type: over rows, inner, columns
+    batched: Mapping[str, Grid]  # the same of many small products at once
+    attention: Mapping[str, Grid]  # over queries, width of a head, keys
+    attention_back: Mapping[str, Grid]
+    traffic: Mapping[str, Grid]  # by operation: over bytes moved; "aten::copy_" for all others
+    launch: Mapping[str, float]  # host seconds of one operation, by "train" and "write"
+    kernel: float  # seconds that the shortest kernel takes
+    fixed: int = 0  # bytes that libraries hold beside what a job asks for
+    link: float = 0.0  # bytes a second between processes
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """What `of_json` reads."""
+        found: dict[str, Any] = {"format": FORMAT}
+        for one in fields(self):
+            value = getattr(self, one.name)
+            if isinstance(value, Mapping):
+                value = {
+                    key: {"axes": grid.axes, "rates": [float(f"{r:.4g}") for r in grid.rates]}
+                    if isinstance(grid, Grid)
+                    else grid
+                    for key, grid in value.items()
+                }
+            found[one.name] = value
+        return found
+
+    @classmethod
+    def of_json(cls, found: Mapping[str, Any], where: str) -> "Device":
+        """A device from a file, or one sentence about what is wrong with it."""
+        if found.get("format") != FORMAT:
+            raise RegardError(f"{where} is no calibration that this Regard reads; make a new one")
+        try:
+            given = {one.name: found[one.name] for one in fields(cls) if one.name in found}
+            for name in ("products", "batched", "attention", "attention_back", "traffic"):
+                given[name] = {str(key): _grid(grid) for key, grid in given[name].items()}
+            device = cls(**given)
+            if device.kind not in ("cpu", "cuda") or "aten::copy_" not in device.traffic:
+                raise ValueError("kind or traffic")
+            return device
+        except (KeyError, TypeError, ValueError, AttributeError, RegardError) as error:
+            raise RegardError(f"{where} is not a calibration: {error}") from None
+
+
+def _grid(found: Mapping[str, Any]) -> Grid:
+    axes = tuple(tuple(int(size) for size in axis) for axis in found["axes"])
+    return Grid(axes, tuple(float(rate) for rate in found["rates"]))
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """A datasheet: dense operations a second, bytes a second, bytes."""
+
+    half: float
+    full: float
+    bandwidth: float
+    memory: int
+    link: float = 0.0
+
+
+SHEETS = {
+    "h200": Sheet(989e12, 67e12, 4.8e12, 141 * 10**9, 450e9),
+    "h100": Sheet(989e12, 67e12, 3.35e12, 80 * 10**9, 450e9),
+    "a100": Sheet(312e12, 19.5e12, 2.0e12, 80 * 10**9, 300e9),
+    "l40s": Sheet(362e12, 91.6e12, 864e9, 48 * 10**9, 32e9),
+    "a10": Sheet(125e12, 31.2e12, 600e9, 24 * 10**9, 32e9),
+    "l4": Sheet(121e12, 30.3e12, 300e9, 24 * 10**9, 32e9),
+    "4090": Sheet(165e12, 82.6e12, 1.0e12, 24 * 10**9, 32e9),
+    "3090": Sheet(71e12, 35.6e12, 936e9, 24 * 10**9, 32e9),
+}
+# What is reached of a datasheet in practice, roughly: of products, and of traffic.
+REACHED, MOVED = 0.6, 0.8
+
+
+def of_sheet(name: str) -> Device:
+    """An estimate for a device that nobody has measured."""
+    sheet = SHEETS[name]
+    rates = {"float32": sheet.full * REACHED, "bfloat16": sheet.half * REACHED}
+    fast = {kind: Grid.constant(rate, 3) for kind, rate in rates.items()}
+    half = {kind: Grid.constant(rate / 2, 3) for kind, rate in rates.items()}
+    return Device(
+        name,
+        "cuda",
+        "an estimate from the datasheet; `regard calibrate` on such a machine measures",
+        sheet.memory,
+        fast,
+        half,
+        half,
+        half,
+        {"aten::copy_": Grid.constant(sheet.bandwidth * MOVED, 1)},
+        {"train": 1e-5, "write": 1e-5},
+        3e-6,
+        fixed=GIB // 2,
+        link=sheet.link,
+    )
+
+
+def of_cpu() -> Device:
+    """A guess at this machine's CPU: 16 operations a cycle and core at 2.5 GHz."""
+    cores = os.cpu_count() or 1
+    rate, bandwidth = cores * 4e10, 8e9 * min(cores, 8)
+    fast = {kind: Grid.constant(rate, 3) for kind in ("float32", "bfloat16")}
+    return Device(
+        f"cpu-{cores}",
+        "cpu",
+        "a guess by the number of cores; `regard calibrate` measures",
+        main_memory(),
+        fast,
+        fast,
+        fast,
+        fast,
+        {"aten::copy_": Grid.constant(bandwidth, 1)},
+        {"train": 1e-5, "write": 1e-5},
+        1e-6,
+    )
+
+
+def main_memory() -> int:
+    """Bytes of main memory."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError, AttributeError):
+        return 8 * GIB
+
+
+def measured_folder() -> Path:
+    """Where `regard calibrate` puts what it finds."""
+    return cache_folder() / "devices"
+
+
+def here(kind: str = "") -> str:
+    """The name of the device that this machine computes on, or of its CPU."""
+    if kind != "cpu" and torch.cuda.is_available():
+        words = torch.cuda.get_device_name().lower()
+        return re.sub(r"[^a-z0-9]+", "-", words.replace("nvidia", "")).strip("-")
+    return f"cpu-{torch.get_num_threads()}"
+
+
+def shipped() -> list[str]:
+    """The devices whose measurements come with Regard."""
+    listed = FOLDER.iterdir() if FOLDER.is_dir() else ()
+    return sorted(Path(f.name).stem for f in listed if f.name.endswith(".json"))
+
+
+def device_named(name: str) -> Device:
+    """A device by name, or by the path of its file; "auto" is what this machine has."""
+    if name.endswith(".json"):
+        return Device.of_json(read_json(Path(name)), name)
+    wanted = here() if name == "auto" else name.lower()
+    if wanted == "cuda" and torch.cuda.is_available():
+        wanted = here()
+    if wanted == "cpu":
+        wanted = here("cpu")
+    own = measured_folder() / f"{wanted}.json"
+    if own.is_file():
+        return Device.of_json(read_json(own), str(own))
+    if wanted in shipped():
+        path = Path(str(FOLDER / f"{wanted}.json"))
+        return Device.of_json(read_json(path), str(path))
+    for sheet in SHEETS:
+        if sheet in wanted.split("-"):  # an L40 is no L4
+            return of_sheet(sheet)
+    if wanted.startswith("cpu"):
+        return of_cpu()
+    known = sorted({"auto", "cpu", *SHEETS, *shipped(), *_measured()})
+    raise RegardError(f"no device is called {name!r}; {nearest(name, known)}")
+
+
+def _measured() -> list[str]:
+    folder = measured_folder()
+    return [path.stem for path in folder.glob("*.json")] if folder.is_dir() else []

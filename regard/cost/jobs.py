@@ -1,0 +1,360 @@
+"""What a model is asked to do, done on the meta device: a training step, reading, writing.
+
+Nothing here knows an architecture. A step of training is the loop's own: the objective, the
+weights' precision, the guard and the optimizers; reading and writing are calls of the protocol.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regard.cost.memory import Use
+from regard.cost.stand_in import Kind
+from regard.cost.trace import ASIDE, Record, Total, Tracer, total, tracing
+from regard.cost.values import MOST
+from regard.data.batch import Batch
+from regard.errors import RegardError
+from regard.models.caption_config import CaptionConfig
+from regard.models.families import Config, build, reads
+from regard.models.ngram import NGramConfig
+from regard.models.protocol import Memory
+from regard.models.word2vec import Word2VecConfig
+from regard.training.faults import Guard
+from regard.training.job import Answer, recompute
+from regard.training.objectives import Objective, objective_for
+from regard.training.optimizers import Optimizers, remembered
+from regard.training.precision import Precision, Weights
+from regard.training.settings import Form, OptimizerSettings
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How much is read or written at once."""
+
+    rows: int = 1
+    tokens: int = 128
+    source: int = 0  # tokens of a source, where a model reads one; 0: as many as `tokens`
+    lengths: tuple[int, ...] = ()  # real tokens of each row (of sources, for encoder–decoders)
+    documents: tuple[tuple[int, ...], ...] = ()  # which document each position belongs to
+
+    def __post_init__(self) -> None:
+        if self.rows < 1 or self.tokens < 1 or self.source < 0:
+            raise RegardError(
+                f"there is nothing to count in {self.rows} rows of {self.tokens} tokens; "
+                "give at least one of each"
+            )
+
+
+@dataclass(frozen=True)
+class Counted:
+    """What one job needs."""
+
+    records: Sequence[Record]
+    memory: dict[Use, int]  # bytes when most were held
+    alive: frozenset[int]  # storages that are there at the end
+    kept: int = 0  # bytes kept for the way back, weights not counted
+    state: int = 0  # bytes of the state: a cache, hidden vectors, the last inputs
+    parameters: int = 0
+    weights: int = 0  # bytes of the parameters
+
+    @property
+    def total(self) -> Total:
+        return total(self.records, self.records, self.alive)
+
+    @property
+    def peak(self) -> int:
+        return sum(self.memory.values())
+
+    def of(self, phase: str) -> list[Record]:
+        """The operations of one phase."""
+        return [record for record in self.records if record.phase == phase]
+
+
+def module_of(config: Config, precision: Precision = "float32") -> Any:
+    """The module on the meta device, with weights as this precision has them when it is used."""
+    if isinstance(config, NGramConfig):
+        raise RegardError(
+            "what an n-gram model costs depends on the text it has counted; give a trained run"
+        )
+    if isinstance(config, Word2VecConfig):
+        raise RegardError(
+            "word vectors are looked up and not run; `regard describe` tells how many there are"
+        )
+    module = build(config, "meta")
+    return module.to(torch.bfloat16) if precision == "bf16-weights" else module
+
+
+def numbers(tracer: Tracer, *shape: int) -> Tensor:
+    """Tokens (rows, positions), all 0; what they are changes no cost."""
+    with _phase(tracer, ASIDE):
+        tokens = torch.zeros(*shape, dtype=torch.long, device="meta")
+    if tokens.numel() <= MOST:
+        tracer.values.tell(tokens, torch.zeros(*shape, dtype=torch.long))
+    return tokens
+
+
+@contextmanager
+def _phase(tracer: Tracer, name: str) -> Iterator[None]:
+    before, tracer.phase = tracer.phase, name
+    try:
+        yield
+    finally:
+        tracer.phase = before
+
+
+class Learning:
+    """A model, its objective and its optimizers: all that a step of training needs.
+
+    On the meta device it is counted, on any other it really learns (`real.py`).
+    """
+
+    def __init__(
+        self,
+        module: Any,
+        precision: Precision,
+        optimizer: OptimizerSettings | None = None,
+        *,
+        checkpointed: bool = False,
+        smoothing: float = 0.0,
+    ) -> None:
+        if checkpointed:
+            recompute(module)
+        self.weights = Weights(module.train(), precision)
+        self.answer = Answer(module, _objective(module.config), smoothing)
+        self.module, self.precision = module, precision
+        self.chosen = optimizer or OptimizerSettings(peak=1e-3)
+
+    def prepare(self, device: torch.device) -> None:
+        """Make room for what optimizers remember, which is there from the second step on."""
+        self.optimizers = Optimizers(self.module, self.weights.masters, self.chosen)
+        for part in self.optimizers.parts:
+            for group in part.param_groups:
+                for weight in group["params"]:
+                    remembered(part, weight)
+        self.guard = Guard(device, 0.0, False)
+
+    def remembered(self) -> list[Tensor]:
+        """What optimizers remember, and masters where there are any."""
+        masters = self.weights.masters
+        beside = [] if masters is self.weights.own else list(masters.values())
+        return [*self.optimizers.tensors().values(), *beside]
+
+    def gradients(self) -> list[Tensor]:
+        """Those that the optimizers use."""
+        masters = self.weights.masters.values()
+        return [weight.grad for weight in masters if weight.grad is not None]
+
+    def step(
+        self,
+        batch: Batch,
+        parts: int = 1,
+        mixed: Callable[[], Any] = nullcontext,
+        phase: Callable[[str], Any] = lambda name: nullcontext(),
+    ) -> None:
+        """One step, as the loop takes it, of a batch that comes in so many parts, all alike."""
+        for _ in range(parts):
+            with phase("forward"), mixed():
+                value = self.answer(batch)
+            with phase("backward"):
+                # Not `value.backward()`: under it, blocks that compute again would not stand in.
+                torch.autograd.backward(value * (1.0 / batch.valid))
+        with phase("gather"):
+            self.weights.gather()
+        with phase("optimizer"):
+            norm = self.optimizers.norm()
+            good = self.guard.judge(0, value.detach(), norm)
+            self.optimizers.step(1.0, norm, good)
+            self.weights.publish()
+
+
+def train_step(
+    config: Config,
+    shape: Shape,
+    kind: Kind = "cpu",
+    precision: Precision = "float32",
+    optimizer: OptimizerSettings | None = None,
+    *,
+    parts: int = 1,
+    checkpointed: bool = False,
+    smoothing: float = 0.0,
+) -> Counted:
+    """One step of training, computed in so many parts: forward, backward, optimizer."""
+    module = module_of(config)
+    learning = Learning(
+        module, precision, optimizer, checkpointed=checkpointed, smoothing=smoothing
+    )
+    with tracing(module, kind) as tracer:
+        memory = tracer.memory
+        learning.prepare(torch.device("meta"))
+        memory.use(learning.remembered(), "optimizer")
+        _note_gradients(tracer, learning.weights.own)
+        batch = _batch(tracer, config, shape)
+        tracer.records.clear()
+        memory.forget_peak()
+
+        @contextmanager
+        def phase(name: str) -> Iterator[None]:
+            with _phase(tracer, "optimizer" if name == "gather" else name):
+                yield
+            if name == "gather":  # masters have their own gradients
+                memory.use(learning.gradients(), "gradients")
+
+        learning.step(batch, parts, partial(_mixed, tracer, precision), phase)
+        return _counted(tracer, module, ("forward", "backward", "optimizer"))
+
+
+def _objective(config: Config) -> Objective:
+    form: Form = "pairs" if config.kind == "encoder-decoder" else "text"
+    return objective_for(config, "images" if isinstance(config, CaptionConfig) else form)
+
+
+def _mixed(tracer: Tracer, precision: Precision) -> Any:
+    return tracer.stand_in.mixed() if precision == "bf16" else nullcontext()
+
+
+def _note_gradients(tracer: Tracer, weights: Mapping[str, Tensor]) -> None:
+    def noted(weight: Tensor) -> None:
+        if weight.grad is not None:
+            tracer.memory.use([weight.grad], "gradients")
+
+    for weight in weights.values():
+        if weight.requires_grad:
+            weight.register_post_accumulate_grad_hook(noted)
+
+
+def _batch(tracer: Tracer, config: Config, shape: Shape) -> Batch:
+    tokens = numbers(tracer, shape.rows, shape.tokens)
+    source = lengths = source_lengths = documents = None
+    if reads(config):
+        source = _source(tracer, config, shape)
+    if shape.lengths:
+        given = torch.tensor(shape.lengths)
+        lengths, source_lengths = (None, given) if source is not None else (given, None)
+    if shape.documents:
+        documents = torch.tensor(shape.documents)
+    count = shape.rows * shape.tokens
+    return Batch(tokens, tokens, count, count, lengths, documents, source, source_lengths)
+
+
+def _counted(tracer: Tracer, module: Any, phases: tuple[str, ...], state: int = 0) -> Counted:
+    records = [record for record in tracer.records if record.phase in phases]
+    memory = tracer.memory
+    return Counted(
+        records,
+        dict(memory.at_peak),
+        frozenset(memory.alive),
+        tracer.kept.bytes,
+        state,
+        sum(weight.numel() for weight in module.parameters()),
+        sum(weight.nbytes for weight in module.parameters()),
+    )
+
+
+def read(
+    config: Config,
+    shape: Shape,
+    kind: Kind = "cpu",
+    precision: Precision = "float32",
+    *,
+    written_out: bool = False,
+    last: bool = True,
+) -> Counted:
+    """Read a prompt (and a source) at once into a fresh state; an encoder just reads."""
+    return write(config, shape, 0, kind, precision, written_out=written_out, last=last)
+
+
+def step(
+    config: Config,
+    shape: Shape,
+    kind: Kind = "cpu",
+    precision: Precision = "float32",
+    *,
+    written_out: bool = False,
+) -> Counted:
+    """Write one token more behind `shape.tokens` that the state holds already."""
+    return write(config, shape, 1, kind, precision, written_out=written_out)
+
+
+def write(
+    config: Config,
+    shape: Shape,
+    new: int,
+    kind: Kind = "cpu",
+    precision: Precision = "float32",
+    *,
+    written_out: bool = False,
+    room: int = 0,
+    last: bool = True,
+) -> Counted:
+    """Read a prompt, then write `new` tokens one by one; counted are the latter if there are any.
+
+    The state has room for them and no more, or for `room` tokens.
+    """
+    module = module_of(config, precision).eval()
+    rows, tokens = shape.rows, shape.tokens
+    with torch.no_grad(), tracing(module, kind, written_out=written_out) as tracer:
+        with _mixed(tracer, precision):
+            memory = _memory(tracer, module, shape) if reads(config) else None
+            given = _begun(module, shape, room or tokens + new, last)
+            state = given.get("state")
+            tracer.memory.use(tensors_in(state), "cache")
+            logits = module(numbers(tracer, rows, tokens), memory, **given)
+            given.pop("lengths", None)
+            if new:
+                tracer.records.clear()
+                tracer.memory.use(tensors_in(state), "cache")
+                del logits
+                tracer.memory.forget_peak()
+                for _ in range(new):
+                    logits = module(numbers(tracer, rows, 1), **given)
+        held = tensors_in(state)
+        tracer.memory.use(held, "cache")
+        storages = {t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in held}
+        return _counted(tracer, module, ("forward",), sum(storages.values()))
+
+
+def _begun(module: Any, shape: Shape, room: int, last: bool) -> dict[str, Any]:
+    """What goes with the tokens of a first call: a state, where a model has one, and lengths."""
+    kind = module.config.kind
+    if kind == "encoder":
+        return {"lengths": torch.tensor(shape.lengths)} if shape.lengths else {}
+    given: dict[str, Any] = {"state": module.start(shape.rows, room), "last": last}
+    if shape.lengths and kind == "decoder":
+        given["lengths"] = list(shape.lengths)
+    return given
+
+
+def _source(tracer: Tracer, config: Config, shape: Shape) -> Tensor:
+    """What is read: tokens (rows, positions), or pictures."""
+    if isinstance(config, CaptionConfig):
+        sides = config.picture, config.picture
+        return torch.empty(shape.rows, 3, *sides, dtype=torch.uint8, device="meta")
+    return numbers(tracer, shape.rows, shape.source or shape.tokens)
+
+
+def _memory(tracer: Tracer, module: Any, shape: Shape) -> Memory:
+    source = _source(tracer, module.config, shape)
+    return module.encode(source, torch.tensor(shape.lengths) if shape.lengths else None)
+
+
+def tensors_in(value: Any, seen: set[int] | None = None) -> list[Tensor]:
+    """All tensors that a state holds, wherever in it; what was read of a source too."""
+    seen = set() if seen is None else seen
+    if id(value) in seen or callable(value):
+        return []
+    seen.add(id(value))
+    if isinstance(value, Tensor):
+        return [value]
+    inside: Any = ()
+    if isinstance(value, list | tuple):
+        inside = value
+    elif isinstance(value, dict):
+        inside = value.values()
+    elif hasattr(value, "__dict__") and type(value).__module__.startswith("regard.models"):
+        inside = vars(value).values()
+    return [tensor for part in inside for tensor in tensors_in(part, seen)]

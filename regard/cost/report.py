@@ -1,0 +1,291 @@
+"""What a job needs, how long it takes on a device, whether it fits, and what to change first."""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from regard.cost import jobs
+from regard.cost.device import Device
+from regard.cost.generation import Generation, generation
+from regard.cost.jobs import Counted, Shape
+from regard.cost.memory import USES
+from regard.cost.predict import Bound, Prediction, predicted, taken
+from regard.cost.trace import Record, Total
+from regard.errors import RegardError
+from regard.models.families import Config
+from regard.training.precision import Precision
+from regard.training.settings import OptimizerSettings
+
+Work = Literal["train", "read", "generate"]
+DIGITS = re.compile(r"(?<=\.)\d+(?=\.|$)")
+MOST_ROWS = 1 << 20
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A job as somebody asks for it."""
+
+    work: Work
+    shape: Shape
+    device: Device
+    precision: Precision = "float32"
+    new: int = 0  # tokens to write
+    steps: int = 1  # of training
+    processes: int = 1  # each with a copy of the model and a part of the rows
+    recompute: bool = False
+    optimizer: OptimizerSettings | None = None
+
+    @property
+    def share(self) -> Shape:
+        """What one of the processes has."""
+        return replace(self.shape, rows=-(-self.shape.rows // self.processes))
+
+
+@dataclass(frozen=True)
+class Part:
+    """What stands at one place, or at places that are alike."""
+
+    place: str
+    products: int
+    moved: int  # bytes read and written
+    seconds: float
+
+    @property
+    def intensity(self) -> float:
+        """Operations for each byte."""
+        return self.products / max(self.moved, 1)
+
+
+@dataclass(frozen=True)
+class Report:
+    """All that is told of a job."""
+
+    asked: Asked
+    counted: Counted  # of one process; of a generation, the step or prompt that holds the most
+    total: Total
+    prediction: Prediction
+    seconds: float  # of a step, a pass, or a whole generation
+    tokens: int  # read or written in that time
+    parts: tuple[Part, ...]
+    rows_that_fit: int
+    tokens_that_fit: int
+
+    @property
+    def memory(self) -> int:
+        """Bytes held at most, with what libraries hold."""
+        return self.counted.peak + self.asked.device.fixed
+
+    @property
+    def fits(self) -> bool:
+        return self.memory <= self.asked.device.memory
+
+    @property
+    def bound(self) -> Bound:
+        return self.prediction.bound
+
+    @property
+    def intensity(self) -> float:
+        """Operations for each byte that is moved."""
+        return self.total.products / max(self.total.read + self.total.written, 1)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain numbers under plain names."""
+        device, shape = self.asked.device, self.asked.shape
+        return {
+            "work": self.asked.work,
+            "rows": shape.rows,
+            "tokens": shape.tokens,
+            "source": shape.source,
+            "new": self.asked.new,
+            "precision": self.asked.precision,
+            "processes": self.asked.processes,
+            "device": device.name,
+            "device_source": device.source,
+            "parameters": self.counted.parameters,
+            "operations": self.total.operations,
+            "products": self.total.products,
+            "bytes_read": self.total.read,
+            "bytes_written": self.total.written,
+            "least_bytes_read": self.total.least_read,
+            "least_bytes_written": self.total.least_written,
+            "kept_bytes": self.counted.kept,
+            "cache_bytes": self.counted.state,
+            "memory_bytes": self.memory,
+            "memory": {use: self.counted.memory[use] for use in USES},
+            "device_memory_bytes": device.memory,
+            "fits": self.fits,
+            "rows_that_fit": self.rows_that_fit,
+            "tokens_that_fit": self.tokens_that_fit,
+            "intensity": self.intensity,
+            "seconds": self.seconds,
+            "seconds_in_all": self.seconds * self.asked.steps,
+            "tokens_per_second": self.tokens / self.seconds if self.seconds else 0.0,
+            "bound": self.bound,
+            "parts": [vars(part) for part in self.parts],
+            "advice": advice(self),
+        }
+
+
+def report(config: Config, asked: Asked) -> Report:
+    """Count a job, predict its time, and find what would fit."""
+    if asked.processes < 1 or asked.steps < 1:
+        raise RegardError("there must be at least one process and one step")
+    device = asked.device
+    if asked.work == "generate":
+        found = generation(config, asked.share, asked.new, device.kind, asked.precision)
+        prediction = _whole(found, device)
+        counted, whole, tokens = found.largest, found.total, asked.new * asked.shape.rows
+        parts = _parts_of(found, device)
+    else:
+        counted = _counted(config, asked, asked.share)
+        prediction = predicted(counted, device, "train" if asked.work == "train" else "write")
+        whole, tokens = counted.total, asked.shape.rows * asked.shape.tokens
+        parts = _parts([(record, 1.0) for record in counted.records], device)
+    seconds = prediction.seconds + _together(counted, asked)
+    first = found.prompt if asked.work == "generate" else counted
+    rows, length = _that_fit(config, asked, first)
+    return Report(asked, counted, whole, prediction, seconds, tokens, parts, rows, length)
+
+
+def of_counted(counted: Counted, asked: Asked) -> Report:
+    """A report of something that was counted in its own way: an n-gram, word vectors."""
+    prediction = predicted(counted, asked.device, "write")
+    tokens = asked.shape.rows * (asked.new or asked.shape.tokens)
+    parts = _parts([(record, 1.0) for record in counted.records], asked.device)
+    rows, length = asked.shape.rows, asked.shape.tokens
+    return Report(
+        asked, counted, counted.total, prediction, prediction.seconds, tokens, parts, rows, length
+    )
+
+
+def _counted(config: Config, asked: Asked, shape: Shape) -> Counted:
+    kind, precision = asked.device.kind, asked.precision
+    if asked.work == "train":
+        return jobs.train_step(
+            config, shape, kind, precision, asked.optimizer, checkpointed=asked.recompute
+        )
+    return jobs.read(config, shape, kind, precision)
+
+
+def _whole(found: Generation, device: Device) -> Prediction:
+    """The time of a prompt and all steps behind it."""
+    prompt = predicted(found.prompt, device, "write")
+    names = ("seconds", "arithmetic", "traffic", "launching")
+    if not found.probes:
+        return prompt
+    each = {
+        name: found.summed(lambda c, name=name: getattr(predicted(c, device, "write"), name))  # type: ignore[misc]
+        for name in names
+    }
+    return Prediction(*(getattr(prompt, name) + each[name] for name in names))
+
+
+def _together(counted: Counted, asked: Asked) -> float:
+    """Seconds in which processes add up their gradients: each sends and gets all of them once."""
+    if asked.work != "train" or asked.processes == 1 or not asked.device.link:
+        return 0.0
+    return 2 * counted.weights * (asked.processes - 1) / asked.processes / asked.device.link
+
+
+def _parts_of(found: Generation, device: Device) -> tuple[Part, ...]:
+    """The same of a generation: the steps that were traced stand for all."""
+    times = found.new / max(len(found.probes), 1)
+    steps = [(record, times) for one in found.probes.values() for record in one.records]
+    return _parts([*((record, 1.0) for record in found.prompt.records), *steps], device)
+
+
+def _parts(records: list[tuple[Record, float]], device: Device) -> tuple[Part, ...]:
+    """Operations, each so many times, by place; layers that are alike together, longest first."""
+    found: dict[str, list[float]] = {}
+    for record, times in records:
+        place = DIGITS.sub("*", record.place) or f"({record.phase})"
+        sums = found.setdefault(place, [0, 0, 0.0])
+        sums[0] += times * record.products
+        sums[1] += times * (record.read + record.written)
+        sums[2] += times * taken(record, device).seconds
+    parts = (Part(place, int(a), int(b), c) for place, (a, b, c) in found.items())
+    return tuple(sorted(parts, key=lambda part: -part.seconds))
+
+
+def _that_fit(config: Config, asked: Asked, first: Counted) -> tuple[int, int]:
+    """The most rows of this length, and the longest rows of this number, that the device holds.
+
+    `first` is the job as it was asked for. (A prompt holds more than a step behind it.)
+    """
+    room = asked.device.memory - asked.device.fixed
+    shape = asked.share
+
+    def count(rows: int, tokens: int) -> Counted:
+        if (rows, tokens) == (shape.rows, shape.tokens):
+            return first
+        at = replace(shape, rows=rows, tokens=tokens)
+        if asked.work != "generate":
+            return _counted(config, asked, at)
+        kind, precision = asked.device.kind, asked.precision
+        return jobs.write(config, at, 0, kind, precision, room=tokens + asked.new)
+
+    rows = _largest(lambda rows: count(rows, shape.tokens).peak, room, shape.rows, MOST_ROWS)
+    most = max(int(config.context) - asked.new, shape.tokens)
+    tokens = shape.tokens
+    shorter = min(tokens, max(1, tokens // 2), most)
+    stepwise = len(first.records) > 1.5 * len(count(shape.rows, shorter).records)
+    tries = 2 if stepwise else TRIES  # a trace of so many steps would take too long
+    tokens = _largest(lambda n: count(shape.rows, n).peak, room, tokens, most, tries)
+    return rows * asked.processes, tokens
+
+
+TRIES = 5  # to find out what fits; memory is nearly a straight line
+
+
+def _largest(
+    bytes_of: Callable[[int], int], room: int, start: int, most: int, tries: int = TRIES
+) -> int:
+    """The largest size that fits, from a few tries; 0 if not even 1 does."""
+    low, high = 0, 0  # it fits, it does not
+    size = start
+    known: dict[int, int] = {}
+    for _ in range(tries):
+        known[size] = bytes_of(size)
+        if known[size] <= room:
+            low = max(low, size)
+        else:
+            high = size if not high else min(high, size)
+        if low >= most or (high and high - low == 1):
+            break
+        size = _next(known, room, low, high, most)
+    return low
+
+
+def _next(known: dict[int, int], room: int, low: int, high: int, most: int) -> int:
+    """Where the line through two sizes meets the room; between what fits and what does not."""
+    top = (high or most + 1) - 1
+    if len(known) == 1:
+        (size,) = known
+        return max(low + 1, min(size * 2 if not high else size // 2, top))
+    (a, first), (b, second) = sorted(known.items())[-2:]
+    slope = (second - first) / (b - a)
+    guess = top if slope <= 0 else int(a + (room - first) / slope)
+    return max(low + 1, min(guess, top))
+
+
+def advice(found: Report) -> str:
+    """What to change first."""
+    asked, held = found.asked, found.counted.memory
+    if not found.fits:
+        biggest = max(held, key=lambda use: held[use])
+        if biggest == "activations" and asked.work == "train":
+            first = "let blocks be computed again (training.recompute=true)"
+            return "take fewer rows at once" if asked.recompute else first
+        if biggest == "cache":
+            return "write fewer rows at once, or a shorter text"
+        return "choose a smaller model, or share the weights out (training.distribution=fsdp)"
+    if found.bound == "launching":
+        return "take more rows at once: most of the time goes to beginning operations"
+    if found.bound == "memory traffic" and asked.work == "generate":
+        return "write more rows at once: they share the weights that each step reads"
+    if found.bound == "memory traffic":
+        return "compute in bf16, or take more rows at once: moving numbers takes longest"
+    if asked.precision == "float32" and asked.device.kind == "cuda":
+        return "compute in bf16: arithmetic takes longest"
+    return "nothing stands idle: arithmetic takes longest"

@@ -1,0 +1,52 @@
+"""`regard train` says what it will cost first, and what it did cost at its end."""
+
+import json
+from pathlib import Path
+
+import pytest
+from command_line import call, trained
+
+from regard.commands import foretelling
+
+
+@pytest.fixture
+def text(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("notes.txt").write_text("the cat sat on the mat, and the dog lay in the fog\n" * 60)
+    return Path("notes.txt")
+
+
+def test_both_stand_in_the_log_and_the_last_event_is_still_the_end(text, monkeypatch):
+    monkeypatch.setattr(foretelling, "SHORT", 1)
+    said = trained("run", text, "--model", "llama-tiny", "--tokenizer", "char", steps=4)
+    events = [json.loads(line) for line in Path("run/log.jsonl").read_text().splitlines()]
+    first, last = (event for event in events if event["event"] == "cost")
+    assert (first["step"], last["step"]) == (0, 4)
+    assert first["predicted_seconds"] == last["predicted_seconds"] > 0
+    assert first["operations"] > 0
+    assert last["measured_seconds"] > 0
+    assert last["measured_memory"] > 0
+    assert events[-1]["event"] == "end"
+    assert "predicted" in said.out
+    assert "measured" in said.out
+
+
+def test_a_short_run_is_not_held_up(text):
+    trained("run", text, "--model", "llama-tiny", "--tokenizer", "char", steps=2)
+    assert '"cost"' not in Path("run/log.jsonl").read_text()
+
+
+def test_a_dry_run_shows_the_whole_report(text):
+    said = call("train", text, "--model", "llama-tiny", "--tokenizer", "char", "--dry-run")
+    assert said.code == 0, said.err
+    for word in ("operations", "traffic", "memory", "it fits", "[training]"):
+        assert word in said.out
+
+
+def test_a_run_that_will_not_fit_is_told_before(text, monkeypatch):
+    monkeypatch.setattr(foretelling, "SHORT", 1)
+    found = foretelling.device_named
+    small = lambda name: foretelling.replace(found(name), memory=1000)  # noqa: E731
+    monkeypatch.setattr(foretelling, "device_named", small)
+    said = trained("run", text, "--model", "llama-tiny", "--tokenizer", "char", steps=2)
+    assert "warning: a step is predicted to hold" in said.out

@@ -1,0 +1,121 @@
+"""Reports: times from rates, what fits, what to change."""
+
+from dataclasses import replace
+
+import pytest
+from small_models import small
+
+from regard.cost import jobs
+from regard.cost.device import Grid, of_cpu, of_sheet
+from regard.cost.jobs import Shape
+from regard.cost.predict import predicted, taken
+from regard.cost.report import Asked, _largest, advice, report
+from regard.errors import RegardError
+
+RATE, MOVED = 1e9, 1e8
+PLAIN = replace(
+    of_cpu(),
+    products={"float32": Grid.constant(RATE, 3)},
+    batched={"float32": Grid.constant(RATE, 3)},
+    attention={"float32": Grid.constant(RATE, 3)},
+    attention_back={"float32": Grid.constant(RATE, 3)},
+    traffic={"aten::copy_": Grid.constant(MOVED, 1)},
+    launch={"train": 0.0, "write": 0.0},
+    memory=10**9,
+)
+
+
+def test_with_constant_rates_each_operation_takes_the_longer_of_the_two():
+    counted = jobs.train_step(small("gpt2"), Shape(2, 8))
+    expected = sum(max(r.executed / RATE, (r.read + r.written) / MOVED) for r in counted.records)
+    assert predicted(counted, PLAIN, "train").seconds == pytest.approx(expected)
+
+
+def test_launches_are_added_on_a_cpu_and_hidden_by_a_gpu():
+    counted = jobs.step(small("gpt2"), Shape(2, 8))
+    busy = predicted(counted, PLAIN, "write").seconds
+    slow = replace(PLAIN, launch={"train": 1.0, "write": 1.0})
+    assert predicted(counted, slow, "write").seconds == pytest.approx(busy + len(counted.records))
+    assert predicted(counted, slow, "write").bound == "launching"
+    gpu = replace(slow, kind="cuda", kernel=0.0)
+    assert predicted(counted, gpu, "write").seconds == pytest.approx(len(counted.records))
+
+
+def test_the_bound_is_what_it_is():
+    counted = jobs.train_step(small("gpt2"), Shape(2, 8))
+    slow = replace(PLAIN, traffic={"aten::copy_": Grid.constant(1e15, 1)})
+    assert predicted(counted, slow, "train").bound == "arithmetic"
+    fast = replace(PLAIN, products=of_sheet("h200").products)
+    assert predicted(counted, fast, "train").bound == "memory traffic"
+
+
+def test_a_recurrence_takes_its_steps_one_after_another():
+    counted = jobs.read(small("lstm"), Shape(3, 8))
+    (first, _) = (r for r in counted.records if r.name == "regard::recurrence")
+    assert first.shape == (8, 3, 32, 128, 32)
+    # Small products at a tenth of the rate: only U times h is that small.
+    grid = Grid(((3, 24), (1,), (1,)), (RATE / 10, RATE))
+    device = replace(PLAIN, products={"float32": grid}, traffic=of_sheet("h200").traffic)
+    half = first.executed / 2
+    assert taken(first, device).seconds == pytest.approx(half / RATE + half / (RATE / 10))
+
+
+def asked(work="train", rows=2, tokens=8, memory=10**9, **more):
+    return Asked(work, Shape(rows, tokens), replace(PLAIN, memory=memory), **more)
+
+
+def test_what_fits_really_fits_and_one_more_does_not():
+    config = small("gpt2")
+    peak = jobs.train_step(config, Shape(8, 8)).peak
+    found = report(config, asked(memory=peak))
+    assert found.rows_that_fit == 8
+    assert found.fits
+    crowded = report(config, asked(rows=20, memory=peak))
+    assert not crowded.fits
+    assert crowded.rows_that_fit == 8
+    longest = crowded.tokens_that_fit
+    assert jobs.train_step(config, Shape(20, longest)).peak <= peak
+    assert jobs.train_step(config, Shape(20, longest + 1)).peak > peak
+
+
+def test_a_model_that_never_fits_says_so():
+    found = report(small("gpt2"), asked(memory=10_000))
+    assert not found.fits
+    assert found.rows_that_fit == found.tokens_that_fit == 0
+    assert "smaller model" in advice(found) or "computed again" in advice(found)
+
+
+def test_the_largest_is_found_in_a_few_tries():
+    for room in (0, 99, 100, 1234, 10**7):
+        tries = []
+
+        def held(size, tries=tries):
+            tries.append(size)
+            return 100 + 7 * size
+
+        assert _largest(held, room, 4, 1000) == max(0, min(1000, (room - 100) // 7))
+        assert len(tries) <= 5
+
+
+def test_processes_share_the_rows_and_add_up_gradients():
+    config = small("gpt2")
+    alone = report(config, asked(rows=8))
+    device = replace(PLAIN, link=1e6)
+    shared = report(config, replace(asked(rows=8), processes=4, device=device))
+    assert shared.counted.peak < alone.counted.peak
+    added = 2 * 3 / 4 * shared.counted.weights / 1e6
+    assert shared.seconds == pytest.approx(shared.prediction.seconds + added)
+    with pytest.raises(RegardError, match="at least one process"):
+        report(config, asked(processes=0))
+
+
+def test_a_generation_takes_as_long_as_its_parts():
+    config = small("gpt2")
+    found = report(config, asked("generate", new=5))
+    steps = [
+        predicted(jobs.write(config, Shape(2, n), 1, room=13), PLAIN, "write").seconds
+        for n in range(8, 12)
+    ]
+    prompt = predicted(jobs.write(config, Shape(2, 8), 0, room=13), PLAIN, "write").seconds
+    assert found.seconds == pytest.approx(prompt + sum(steps), rel=1e-3)
+    assert found.tokens == 10
