@@ -18,6 +18,7 @@ from rich.text import Text
 from regard.commands.align import Align
 from regard.commands.arpa import Arpa
 from regard.commands.classify import Classify
+from regard.commands.compare import Compare
 from regard.commands.embed import Embed
 from regard.commands.evaluate import Evaluate
 from regard.commands.fill import Fill
@@ -54,6 +55,7 @@ COMMANDS: dict[str, Callable[..., Command]] = {
     "words": Words,
     "arpa": Arpa,
     "plot": Plot,
+    "compare": Compare,
     "runs": Runs,
     "recipes": Recipes,
     "tokenize": Tokenize,
