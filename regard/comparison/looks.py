@@ -24,7 +24,7 @@ body {
 }
 h1 { font-size: 1.9rem; line-height: 1.2; margin: 0 0 .3rem; }
 h2 { font-size: 1.3rem; margin: 2.8rem 0 .6rem; }
-h3 { font-size: 1rem; margin: 0 0 .3rem; }
+h3 { font-size: 1.05rem; margin: 0 0 .35rem; }
 p { margin: .4rem 0 .9rem; max-width: 50rem; }
 .soft, caption, figcaption { color: var(--soft); font-size: .9rem; }
 dl { display: grid; grid-template-columns: max-content 1fr; gap: .15rem 1.2rem; margin: 1rem 0; }
@@ -34,8 +34,9 @@ dt { color: var(--soft); } dd { margin: 0; }
   padding: 1rem 1.2rem; margin: 0 0 1.1rem;
 }
 .card ul { margin: 0; padding-left: 1.2rem; } .card li { margin: .35rem 0; }
-.grid { display: grid; grid-template-columns: repeat(auto-fit, minmax(21rem, 1fr)); gap: 1.1rem; }
-.grid .card { margin: 0; } figure { margin: 0; }
+.grid { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(27rem, 100%), 1fr));
+  gap: 1.1rem; margin: 0 0 1.4rem; }
+figure.card { max-width: 46rem; } .grid .card { margin: 0; max-width: none; }
 .scroll { overflow-x: auto; margin: 0 0 1.1rem; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; width: 100%; }
 caption { text-align: left; padding: 0 0 .45rem; }
@@ -43,14 +44,14 @@ th, td { padding: .38rem .8rem; border-bottom: 1px solid var(--rule); text-align
   vertical-align: top; }
 thead th { font-weight: 600; font-size: .88rem; color: var(--soft); vertical-align: bottom; }
 tbody th { font-weight: 600; white-space: nowrap; }
-.n { text-align: right; white-space: nowrap; }
+.n { text-align: right; white-space: nowrap; } thead .n { white-space: normal; }
 td.best { font-weight: 700; }
 tr:last-child > * { border-bottom: 0; }
 svg { display: block; width: 100%; height: auto; overflow: visible; }
 svg text { font: 11px system-ui, sans-serif; fill: var(--soft); }
 svg .name { font-size: 12px; } svg .who { font-size: 13px; fill: var(--ink); font-weight: 600; }
 svg .value { font-size: 12.5px; fill: var(--ink); }
-.grid line, line.grid { stroke: var(--rule); stroke-width: 1; }
+line.grid { stroke: var(--rule); stroke-width: 1; }
 line.axis { stroke: var(--soft); stroke-width: 1; }
 line.border { stroke: var(--soft); stroke-width: 1.2; stroke-dasharray: 4 4; }
 .line { fill: none; stroke-width: 2; stroke-linejoin: round; }

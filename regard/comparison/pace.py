@@ -16,7 +16,7 @@ from regard.training.objectives import loss
 from regard.training.optimizers import Optimizers
 from regard.training.precision import Weights, computing
 
-WARM, TIMED = 2, 8  # steps: the first ones allocate
+TIMED, AGAIN = 6, 3  # steps that are timed, each so often: others may use the machine meanwhile
 
 
 @dataclass(frozen=True)
@@ -57,14 +57,21 @@ class Stepping:
 
 
 def seconds_per_step(made: Plan) -> float:
-    """The median time of a few steps, of data and optimizer too; nothing is learned by them."""
-    stepping, times = Stepping.of(made), []
-    for number in range(WARM + TIMED):
+    """The mean time of a few steps, of data and optimizer too; nothing is learned by them.
+
+    Of each step the shortest of a few times: on a machine that others use too, models would
+    otherwise have as many steps as the others happened to leave room for.
+    """
+    stepping = Stepping.of(made)
+    stepping.step(0)  # allocates
+
+    def timed(number: int) -> float:
         begin = time.perf_counter()
         stepping.step(number)
         stepping.wait()
-        times.append(time.perf_counter() - begin)
-    return statistics.median(times[WARM:])
+        return time.perf_counter() - begin
+
+    return statistics.fmean(min(timed(n) for _ in range(AGAIN)) for n in range(TIMED))
 
 
 def memory_of_training(made: Plan) -> dict[str, int]:
