@@ -4,11 +4,22 @@ Everything that comes from data is escaped, and the page forbids itself scripts 
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from html import escape
 
-from regard.comparison.drawing import Axis, Series, chart, dots, mark
+from regard.comparison.drawing import Axis, Series, chart, dots
 from regard.comparison.looks import COLOURED, STYLE
+from regard.comparison.parts import (
+    NONE,
+    Cell,
+    figure,
+    grid,
+    icon,
+    lines_of,
+    looks_of,
+    plain,
+    section,
+    table,
+)
 from regard.comparison.results import Comparison, Line, Result
 from regard.comparison.summary import summary
 from regard.storage import size
@@ -22,16 +33,6 @@ HEAD = """<!doctype html>
 <meta http-equiv="Content-Security-Policy"
   content="default-src 'none'; style-src 'unsafe-inline'; img-src data:">
 """
-NONE = "–"
-
-
-@dataclass(frozen=True)
-class Cell:
-    """A cell of a table: words, or a figure, which stands on the right."""
-
-    words: str
-    number: bool = True
-    best: bool = False
 
 
 def page(comparison: Comparison) -> str:
@@ -70,76 +71,6 @@ def _summary(comparison: Comparison) -> str:
     return f'<section class="card" aria-label="Summary"><ul>{items}</ul></section>'
 
 
-# Parts of sections
-
-
-def _section(title: str, about: str, *parts: str) -> str:
-    words = f'<p class="soft">{escape(about)}</p>' if about else ""
-    return f"<section><h2>{escape(title)}</h2>{words}{''.join(parts)}</section>"
-
-
-def _icon(number: int) -> str:
-    return f'<svg viewBox="0 0 14 14" aria-hidden="true">{mark(number, 7, 7, r=5)}</svg>'
-
-
-def _table(
-    comparison: Comparison,
-    caption: str,
-    headings: Sequence[str],
-    rows: Sequence[tuple[Result, Sequence[Cell]]],
-) -> str:
-    """A row for each model, named and marked as in the charts."""
-    numbers = _numbers(comparison)
-    lines = []
-    for one, cells in rows:
-        found = (
-            f'<td class="{"n" * c.number}{" best" * c.best}">{escape(c.words)}</td>' for c in cells
-        )
-        head = f'<th scope="row">{_icon(numbers[one.name])}{escape(one.name)}</th>'
-        lines.append(f"<tr>{head}{''.join(found)}</tr>")
-    kinds = [cell.number for cell in rows[0][1]] if rows else []
-    heads = "".join(
-        f'<th scope="col" class="{"n" * number}">{escape(heading)}</th>'
-        for heading, number in zip(headings, kinds, strict=True)
-    )
-    return (
-        f'<div class="scroll"><table><caption>{escape(caption)}</caption><thead><tr>'
-        f'<th scope="col">model</th>{heads}</tr></thead>'
-        f"<tbody>{''.join(lines)}</tbody></table></div>"
-    )
-
-
-def _numbers(comparison: Comparison) -> dict[str, int]:
-    """Which colour and mark a model has, in every chart and table."""
-    return {one.name: i for i, one in enumerate(comparison.results)}
-
-
-def _figure(comparison: Comparison, title: str, drawn: str, note: str = "") -> str:
-    numbers = _numbers(comparison)
-    keys = "".join(
-        f"<span>{_icon(numbers[o.name])}{escape(o.name)}</span>" for o in comparison.good
-    )
-    words = f"<figcaption>{escape(note)}</figcaption>" if note else ""
-    return (
-        f'<figure class="card"><h3>{escape(title)}</h3><div class="key">{keys}</div>{drawn}{words}'
-        "</figure>"
-    )
-
-
-def _grid(*figures: str) -> str:
-    return f'<div class="grid">{"".join(figures)}</div>'
-
-
-def _series(comparison: Comparison, line: Callable[[Result], Line | None]) -> list[Series]:
-    numbers = _numbers(comparison)
-    found = [(one.name, line(one)) for one in comparison.good]
-    return [
-        Series(name, numbers[name], drawn.x, drawn.y, drawn.deviation)
-        for name, drawn in found
-        if drawn is not None
-    ]
-
-
 # Sections
 
 
@@ -147,7 +78,7 @@ def _quality(comparison: Comparison) -> str:
     metric, ranked = comparison.metric, comparison.ranked
     if not ranked:
         return ""
-    numbers = _numbers(comparison)
+    numbers = looks_of(comparison)
     keys = {
         "bits_per_byte": ("bits/byte", 3),
         "bleu": ("BLEU", 2),
@@ -183,16 +114,12 @@ def _quality(comparison: Comparison) -> str:
     spread = f"mean and standard deviation of {seeds} seeds" if seeds > 1 else "one seed each"
     if comparison.pairs and seeds == 1:
         spread += "; the lines are the 95 % intervals of resampled test sets"
-    return _section(
+    return section(
         "How good they are",
         "On what was held out, as `regard evaluate` measures it.",
-        _table(comparison, f"The best first; {spread}.", [keys[key][0] for key in there], rows),
-        _grid(_plain(f"{metric.name}, the best first", drawn), _curves(comparison)),
+        table(comparison, f"The best first; {spread}.", [keys[key][0] for key in there], rows),
+        grid(plain(f"{metric.name}, the best first", drawn), _curves(comparison)),
     )
-
-
-def _plain(title: str, drawn: str) -> str:
-    return f'<figure class="card"><h3>{escape(title)}</h3>{drawn}</figure>'
 
 
 def _doubt(one: Result, key: str) -> float:
@@ -202,7 +129,7 @@ def _doubt(one: Result, key: str) -> float:
 
 
 def _curves(comparison: Comparison) -> str:
-    series = _series(comparison, lambda one: one.curve)
+    series = lines_of(comparison, lambda one: one.curve)
     if not series:
         return ""
     drawn = chart(
@@ -212,7 +139,7 @@ def _curves(comparison: Comparison) -> str:
         "Loss on what was held out, by the time since training began.",
     )
     note = "The first seed of each, validations and all included in the time."
-    return _figure(comparison, "Held-out loss while they train", drawn, note)
+    return figure(comparison, "Held-out loss while they train", drawn, note)
 
 
 def _speed(comparison: Comparison) -> str:
@@ -235,13 +162,13 @@ def _speed(comparison: Comparison) -> str:
         rows.append((one, cells + [Cell(size(memory.get("peak", 0)))] * measured))
     writes = [f"writes {n} text{'s' * (n != '1')} at once, tokens/s" for n in texts]
     peak = ["measured peak"] * measured
-    return _section(
+    return section(
         "How fast, and in how much memory",
         "Training: the median over the log's steps, sources and targets counted. Writing: drawn "
         "token by token from the model's state, each text to the same length. Memory of a training "
         "step: weights, gradients and the optimizer's moments, and all tensors that forward keeps "
         "for backward, counted.",
-        _table(
+        table(
             comparison,
             "Of one run each; an n-gram's pace is that of counting.",
             [
@@ -259,7 +186,7 @@ def _speed(comparison: Comparison) -> str:
 
 
 def _lengths(comparison: Comparison) -> str:
-    series = _series(comparison, lambda one: one.lengths)
+    series = lines_of(comparison, lambda one: one.lengths)
     if not series:
         return ""
     labels = comparison.labels
@@ -290,11 +217,11 @@ def _lengths(comparison: Comparison) -> str:
         for one in comparison.good
     ]
     caption = f"{what} by {across}."
-    return _section(
+    return section(
         "How quality changes with length",
         about,
-        _figure(comparison, caption[:-1], drawn),
-        _table(comparison, caption, labels, rows),
+        figure(comparison, caption[:-1], drawn),
+        table(comparison, caption, labels, rows),
     )
 
 
@@ -305,7 +232,7 @@ def _at(line: Line | None, place: int, digits: int) -> str:
 
 
 def _context(comparison: Comparison) -> str:
-    series = _series(comparison, lambda one: one.context)
+    series = lines_of(comparison, lambda one: one.context)
     if not series:
         return ""
     if comparison.pairs:
@@ -343,11 +270,11 @@ def _context(comparison: Comparison) -> str:
     heads = ["uses about", *(shown(n) for n in given)]
     caption = "Nats per token; `uses about`: the fewest tokens that give 95 % of the whole gain."
     title = "How much of the source they use" if comparison.pairs else "How far back they look"
-    return _section(
+    return section(
         title,
         about,
-        _figure(comparison, f"Loss by {across}", drawn),
-        _table(comparison, caption, heads, rows),
+        figure(comparison, f"Loss by {across}", drawn),
+        table(comparison, caption, heads, rows),
     )
 
 
@@ -364,11 +291,11 @@ def _cost(comparison: Comparison) -> str:
     }
     figures = []
     for key, (title, unit, shown) in kinds.items():
-        series = _series(comparison, lambda one, key=key: _costs(one, key))  # type: ignore[misc]
+        series = lines_of(comparison, lambda one, key=key: _costs(one, key))  # type: ignore[misc]
         if series:
             across = Axis("n", log=True, shown="{:,.0f}".format)
             drawn = chart(series, across, Axis(unit, log=True, shown=shown), f"{title}: {unit}.")
-            figures.append(_figure(comparison, title, drawn))
+            figures.append(figure(comparison, title, drawn))
     powers = ("flops", "seconds", "step_flops", "step_seconds")
     rows = [
         (
@@ -382,13 +309,13 @@ def _cost(comparison: Comparison) -> str:
     ]
     heads = ["reads, counted", "reads, measured", "a step, counted", "a step, measured", "keeps"]
     both = "For pairs n is the length of the source and of the target. " * comparison.pairs
-    return _section(
+    return section(
         "How cost grows with length",
         f"{both}Counted: multiplications and additions of the module itself (attention's hidden "
         "pairs too). Measured: one text at a time, the best of a few passes. Both axes are "
         "logarithmic: a straight line is a power of n.",
-        _grid(*figures),
-        _table(
+        grid(*figures),
+        table(
             comparison,
             "The power of n through the longer half of the lengths; bytes kept behind the fewest "
             "and the most tokens.",
@@ -432,14 +359,14 @@ def _seconds(value: float) -> str:
 def _samples(comparison: Comparison) -> str:
     if not comparison.given:
         return ""
-    numbers, cards = _numbers(comparison), []
+    numbers, cards = looks_of(comparison), []
     for i, given in enumerate(comparison.given):
         lines = []
         if comparison.gold:
             lines.append(f'<tr><th scope="row">reference</th>{_said(comparison.gold[i])}</tr>')
         for one in comparison.good:
             if i < len(one.samples):
-                head = f'<th scope="row">{_icon(numbers[one.name])}{escape(one.name)}</th>'
+                head = f'<th scope="row">{icon(numbers[one.name])}{escape(one.name)}</th>'
                 lines.append(f"<tr>{head}{_said(one.samples[i])}</tr>")
         what = "Source" if comparison.pairs else "Beginning"
         cards.append(
@@ -452,7 +379,7 @@ def _samples(comparison: Comparison) -> str:
         if comparison.pairs
         else "The same beginnings from the held-out text, the same seed, temperature 0.8."
     )
-    return _section("What they write", about, *cards)
+    return section("What they write", about, *cards)
 
 
 def _said(text: str) -> str:
@@ -477,7 +404,7 @@ def _models(comparison: Comparison) -> str:
             )
         )
     heads = ["what it is", "parameters", "size", "steps", "tokens read", "how its loss was counted"]
-    return _section("Who was compared", "", _table(comparison, "All models.", heads, rows))
+    return section("Who was compared", "", table(comparison, "All models.", heads, rows))
 
 
 def _footer() -> str:
