@@ -1,9 +1,10 @@
 """`regard compare`: several models on the same data, and one report of them."""
 
 import json
+import os
 import re
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Annotated, Literal
@@ -14,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from regard.commands.comparing import Comparing, Wanted
-from regard.commands.names import check_writable
+from regard.commands.names import check_writable, lasting
 from regard.commands.train import UNSAID, Train
 from regard.comparison.contestants import USUAL, chosen, shared
 from regard.comparison.page import page
@@ -127,7 +128,14 @@ class Compare:
         """What the command line asks for, checked before anything is read."""
         self._check()
         task = len(self.data) == 1 and self.data[0] in TASKS
-        pairs = bool(self.pairs) or task
+        return replace(
+            self,
+            data=lasting(self.data),  # standard input is read once
+            pairs=lasting(self.pairs),
+            valid=tuple(lasting(names) for names in self.valid),
+        )._wanted(pairs=bool(self.pairs) or task)
+
+    def _wanted(self, pairs: bool) -> Wanted:
         presets = chosen(self.models, pairs)
         general, own = self._changes(presets)
         models = {
@@ -150,6 +158,8 @@ class Compare:
         problems.require(len(given) < 2, f"give one of --{' and --'.join(given)}, not both")
         minutes = self.minutes
         fine = minutes == UNSAID or 0 < minutes < 1e6
+        alone = os.environ.get("WORLD_SIZE", "1") == "1"
+        problems.require(alone, "one process compares; start it without torchrun")
         problems.require(fine, f"--minutes must be more than 0, not {minutes:g}")
         problems.report()
 

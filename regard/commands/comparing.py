@@ -103,7 +103,7 @@ class Comparing:
     def _decide(self) -> None:
         """Steps for each model, as they were decided before or by how long a step takes now."""
         path = self.wanted.out / NOTES
-        before = read_json(path).get("models", {}) if path.exists() else {}
+        before = _models_in(path) if path.exists() else {}
         self._check(before)
         for place, one in enumerate(self.contestants):
             told = before.get(one.name, {})
@@ -268,6 +268,14 @@ class Comparing:
             "machine": machine(self.survey.device),
             "made": f"{date.today().isoformat()}, torch {torch.__version__}",
         }
+
+
+def _models_in(path: Path) -> dict[str, Any]:
+    """What was decided for each model before."""
+    models = read_json(path).get("models")
+    if not isinstance(models, dict) or not all(isinstance(m, dict) for m in models.values()):
+        raise RegardError(f"{path} is damaged or not ours; put it back, or choose another --out")
+    return models
 
 
 def _contexts(contestants: Sequence[Contestant], survey: Plan) -> list[int]:

@@ -10,6 +10,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from regard.comparison import writing
 from regard.comparison.by_position import buckets, by_position
 from regard.comparison.context_use import by_context, by_source, long_sources, places, powers
@@ -63,7 +65,8 @@ def material(
         if not len(valid):
             raise RegardError("no pairs are held out to measure on; give some with --valid")
         most = min(contexts) - 1
-        fit = [i for i, size in enumerate(valid.lengths[0]) if size <= most]
+        longer = np.maximum(*valid.lengths)  # (pairs,)
+        fit = np.flatnonzero(longer <= most).tolist()
         sides = (valid.sources, valid.targets, valid.texts)
         kept = EncodedPairs(*([side[i] for i in fit] for side in sides))  # type: ignore[arg-type]
         return Material(None, kept, 0, digest)

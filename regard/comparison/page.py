@@ -116,7 +116,7 @@ def _quality(comparison: Comparison) -> str:
         spread += "; the lines are the 95 % intervals of resampled test sets"
     return section(
         "How good they are",
-        "On what was held out, as `regard evaluate` measures it.",
+        "On what was held out, as regard evaluate measures it.",
         table(comparison, f"The best first; {spread}.", [keys[key][0] for key in there], rows),
         grid(plain(f"{metric.name}, the best first", drawn), _curves(comparison)),
     )
@@ -268,7 +268,7 @@ def _context(comparison: Comparison) -> str:
         for one in comparison.good
     ]
     heads = ["uses about", *(shown(n) for n in given)]
-    caption = "Nats per token; `uses about`: the fewest tokens that give 95 % of the whole gain."
+    caption = "Nats per token; uses about: the fewest tokens that give 95 % of the whole gain."
     title = "How much of the source they use" if comparison.pairs else "How far back they look"
     return section(
         title,

@@ -69,7 +69,7 @@ def _quality(comparison: Comparison) -> Iterator[str]:
         share = gap / abs(second.scores[metric.key].mean or 1.0)
         yield (
             f"{best.name} is best with {shown(best)} {metric.name}, {metric.shown(gap)} "
-            f"({share:.1%}) better than {second.name} with {shown(second)}."
+            f"({100 * share:.1f} %) better than {second.name} with {shown(second)}."
         )
     if last not in (best, *rivals, second):
         yield f"{last.name} comes last with {shown(last)}."

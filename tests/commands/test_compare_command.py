@@ -266,3 +266,11 @@ def test_a_built_in_task_is_compared_as_pairs():
     found = wanted("reverse")
     assert found.pairs
     assert list(found.models) == ["rnn", "rnn+attention", "conv", "transformer"]
+
+
+def test_standard_input_is_read_once_for_all(data):
+    raw = (data / "notes.txt").read_bytes()
+    few = ("--models", "bigram,trigram", "--out", "out", "--json")
+    said = call("compare", "-", *few, stdin=raw)
+    assert said.code == 0, said.err
+    assert [one["failed"] for one in json.loads(said.out)["results"]] == ["", ""]

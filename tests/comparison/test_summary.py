@@ -12,7 +12,7 @@ def said(*results, **more):
 
 def test_the_best_is_named_with_how_much_better_it_is():
     words = said(result("lstm", (2.0, 2.02)), result("conv", (1.5, 1.52)), result("elman", (3.0,)))
-    assert "conv is best with 1.510 ± 0.014 bits per byte, 0.500 (24.9%) better than lstm" in words
+    assert "conv is best with 1.510 ± 0.014 bits per byte, 0.500 (24.9 %) better than lstm" in words
     assert "elman comes last" in words
     words = said(result("lstm", (1.5, 1.52)), result("conv", (2.0, 2.02)))
     assert "lstm is best" in words
