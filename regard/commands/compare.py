@@ -7,6 +7,7 @@ import sys
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
+from signal import Signals
 from typing import Annotated, Literal
 
 import tyro
@@ -113,8 +114,8 @@ class Compare:
             try:
                 comparison = Comparing.begin(wanted, told, stop).run()
             except StoppedError as error:
-                words = f"\n{WORDS[error.number]}; the same command goes on"  # type: ignore[index]
-                told.print(Text(words, "yellow"))
+                word = WORDS[Signals(error.number)]
+                told.print(Text(f"\n{word}; the same command goes on", "yellow"))
                 sys.exit(128 + error.number)
         write(comparison, wanted.out)
         if self.json:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
 from pathlib import Path
+from signal import SIGINT
 from typing import Any
 
 import torch
@@ -95,7 +96,7 @@ class Comparing:
             for number, one in enumerate(self.contestants, 1):
                 if one.name not in self.failed:
                     self._say(f"{one.name}, seed {seed} (model {number} of {known})")
-                    self._tried(one, lambda one=one, seed=seed: self._run(one, seed))  # type: ignore[misc]
+                    self._tried(one, self._run, one, seed)
         return self._comparison()
 
     # What is decided before
@@ -109,7 +110,7 @@ class Comparing:
             told = before.get(one.name, {})
             steps = told.get("steps")
             if self.wanted.minutes and not one.counts and steps is None:
-                self._tried(one, lambda place=place: self._calibrate(place))  # type: ignore[misc]
+                self._tried(one, self._calibrate, place)
             elif isinstance(steps, int):
                 self.contestants[place] = one.trained_for(steps)
         self.wanted.out.mkdir(parents=True, exist_ok=True)
@@ -167,7 +168,7 @@ class Comparing:
             given = noted(begun(folder), settings)
             outcome, _ = carry_out(made, folder, self.console, asked=given, stop=self.stop)
             if outcome.reason == "interrupted":
-                raise StoppedError(self.stop.asked or 2)
+                raise StoppedError(self.stop.asked or SIGINT)
         self._measure(one, seed)
 
     def _measure(self, one: Contestant, seed: int) -> None:
@@ -189,10 +190,10 @@ class Comparing:
         made = plan(one.settings, known=self.survey.tokenizers)
         return dict(memory_of_training(made))
 
-    def _tried(self, one: Contestant, work: Callable[[], None]) -> None:
-        """Do something for one model; if it cannot be done, the others go on."""
+    def _tried(self, one: Contestant, work: Callable[..., None], *given: Any) -> None:
+        """Do some work for one model; if it cannot be done, the others go on."""
         try:
-            work()
+            work(*given)
         except (RegardError, torch.OutOfMemoryError) as error:
             self.failed[one.name] = str(error)
             self._say(f"{one.name} failed: {error}", "red")

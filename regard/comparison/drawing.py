@@ -4,12 +4,13 @@ Nothing but lines, dots and text; each dot says its figures when pointed at.
 """
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
 
 WIDTH, HEIGHT = 520, 300
-LEFT, RIGHT, TOP, BOTTOM = 62, 14, 12, 46
+LEFT, RIGHT, TOP, BOTTOM = 72, 14, 12, 46
 MARKS = ("circle", "square", "diamond", "triangle", "cross")
 COLOURS = 7  # the page has so many, then they come round with other marks
 TICKS = 6  # about so many on an axis
@@ -33,6 +34,7 @@ class Axis:
 
     label: str
     log: bool = False
+    base: int = 10  # of the marks of a logarithmic axis
     shown: Shown = "{:g}".format
     names: Sequence[str] = ()  # of buckets, at 0, 1, 2, …
 
@@ -71,17 +73,27 @@ class Scale:
         """Places and words of the marks of an axis."""
         if self.axis.names:
             return [(self.at(i), name) for i, name in enumerate(self.axis.names)]
-        values = _powers(self.least, self.most) if self.axis.log else _round(self.least, self.most)
-        return [(self.at(value), self.axis.shown(value)) for value in values]
+        ends = self.least, self.most
+        values = _powers(*ends, self.axis.base) if self.axis.log else _round(*ends)
+        return [(self.at(value), _short(self.axis.shown(value))) for value in values]
 
 
-def _powers(least: float, most: float) -> list[float]:
-    """Powers of two or ten within, not too many."""
-    base = 2.0 if most / least <= 1 << 12 else 10.0
-    first = math.ceil(math.log(least, base) - 1e-9)
-    last = math.floor(math.log(most, base) + 1e-9)
-    stride = max(1, -(-(last - first + 1) // (TICKS + 3)))
-    return [base**i for i in range(first, last + 1, stride)]
+def _short(words: str) -> str:
+    """100.0M as 100M: marks stand at round figures."""
+    return re.sub(r"\.0(?=\D|$)", "", words)
+
+
+def _powers(least: float, most: float, base: int) -> list[float]:
+    """Powers of two; or of ten, with 2 and 5 between them where those are few."""
+    first = math.floor(math.log(least, base)) - 1
+    last = math.ceil(math.log(most, base)) + 1
+    whole = [float(base) ** i for i in range(first, last + 1)]
+    inner = [m * power for power in whole for m in (1, 2, 5)] if base == 10 else whole
+    for values in (inner, whole):
+        there = [value for value in values if least * 0.999 <= value <= most * 1.001]
+        if len(there) <= TICKS + 3:
+            return there
+    return there[:: -(-len(there) // (TICKS + 3))]
 
 
 def _round(least: float, most: float) -> list[float]:

@@ -4,6 +4,7 @@ Everything that comes from data is escaped, and the page forbids itself scripts 
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from html import escape
 
 from regard.comparison.drawing import Axis, Series, chart, dots
@@ -252,7 +253,7 @@ def _context(comparison: Comparison) -> str:
     shown = "{:,.0f}".format
     drawn = chart(
         series,
-        Axis(across, log=True, shown=shown),
+        Axis(across, log=True, base=2, shown=shown),
         Axis("nats per token", shown="{:.2f}".format),
         f"Loss by {across}; the table has the figures.",
     )
@@ -291,9 +292,9 @@ def _cost(comparison: Comparison) -> str:
     }
     figures = []
     for key, (title, unit, shown) in kinds.items():
-        series = lines_of(comparison, lambda one, key=key: _costs(one, key))  # type: ignore[misc]
+        series = lines_of(comparison, partial(_costs, key=key))
         if series:
-            across = Axis("n", log=True, shown="{:,.0f}".format)
+            across = Axis("n", log=True, base=2, shown="{:,.0f}".format)
             drawn = chart(series, across, Axis(unit, log=True, shown=shown), f"{title}: {unit}.")
             figures.append(figure(comparison, title, drawn))
     powers = ("flops", "seconds", "step_flops", "step_seconds")
@@ -336,7 +337,10 @@ def _costs(one: Result, key: str) -> Line | None:
 
 
 def _power(value: float | None) -> str:
-    return NONE if value is None else f"n^{abs(value) if abs(value) < 0.005 else value:.2f}"
+    if value is None:
+        return NONE
+    sign = "−" * (value <= -0.005)
+    return f"n^{sign}{abs(value):.2f}"
 
 
 def _ends(values: Sequence[int | None]) -> str:
