@@ -46,9 +46,6 @@ class Compare:
     $ regard compare notes.txt --models lstm,conv,transformer --seeds 3
     $ regard compare --pairs de.txt en.txt --minutes 5 --out compared/de-en
     $ regard compare notes.txt --parameters 5M --set lstm:model.layers=1
-
-    All have the same tokens, the same held-out part and about as many parameters. Interrupted, the
-    same command goes on where it was; more models and more seeds may be added to a folder.
     """
 
     data: Annotated[
@@ -87,7 +84,7 @@ class Compare:
             metavar="FOLDER", help_behavior_hint="(default: compared/ and the data's name)"
         ),
     ] = ""
-    """Where runs, measurements and report.html go."""
+    """Where runs, measurements and report.html go; there the same command goes on."""
     tokenizer: Annotated[
         Literal["auto", "bpe", "byte", "char", "word"],
         tyro.conf.arg(help_behavior_hint="(default: bpe; char for built-in tasks)"),
