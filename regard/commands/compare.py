@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from signal import Signals
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import tyro
 from rich.console import Console
@@ -116,7 +116,7 @@ class Compare:
                 sys.exit(128 + error.number)
         write(comparison, wanted.out)
         if self.json:
-            print(json.dumps(comparison.figures(), allow_nan=False))
+            print(json.dumps(_figures(comparison), allow_nan=False))
         else:
             show(comparison, wanted.out / REPORT, console)
         if not comparison.good:
@@ -211,9 +211,14 @@ def _stem(names: Names) -> str:
     return "-".join(dict.fromkeys(stems)).replace("*", "all")
 
 
+def _figures(comparison: Comparison) -> dict[str, Any]:
+    """All that the report says."""
+    return {"summary": summary(comparison), **comparison.figures()}
+
+
 def write(comparison: Comparison, out: Path) -> None:
     """The report and all its figures, both or neither."""
-    figures = json.dumps(comparison.figures(), indent=2, allow_nan=False)
+    figures = json.dumps(_figures(comparison), indent=2, allow_nan=False)
     write_together({out / REPORT: page(comparison), out / FIGURES: figures + "\n"})
 
 

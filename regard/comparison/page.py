@@ -140,7 +140,7 @@ def _curves(comparison: Comparison) -> str:
         "Loss on what was held out, by the time since training began.",
     )
     note = "The first seed of each, validations and all included in the time."
-    return figure(comparison, "Held-out loss while they train", drawn, note)
+    return figure("Held-out loss while they train", series, drawn, note)
 
 
 def _speed(comparison: Comparison) -> str:
@@ -221,7 +221,7 @@ def _lengths(comparison: Comparison) -> str:
     return section(
         "How quality changes with length",
         about,
-        figure(comparison, caption[:-1], drawn),
+        figure(caption[:-1], series, drawn),
         table(comparison, caption, labels, rows),
     )
 
@@ -274,7 +274,7 @@ def _context(comparison: Comparison) -> str:
     return section(
         title,
         about,
-        figure(comparison, f"Loss by {across}", drawn),
+        figure(f"Loss by {across}", series, drawn),
         table(comparison, caption, heads, rows),
     )
 
@@ -296,7 +296,7 @@ def _cost(comparison: Comparison) -> str:
         if series:
             across = Axis("n", log=True, base=2, shown="{:,.0f}".format)
             drawn = chart(series, across, Axis(unit, log=True, shown=shown), f"{title}: {unit}.")
-            figures.append(figure(comparison, title, drawn))
+            figures.append(figure(title, series, drawn))
     powers = ("flops", "seconds", "step_flops", "step_seconds")
     rows = [
         (

@@ -60,9 +60,9 @@ def looks_of(comparison: Comparison) -> dict[str, int]:
     return {one.name: i for i, one in enumerate(comparison.results)}
 
 
-def figure(comparison: Comparison, title: str, drawn: str, note: str = "") -> str:
-    numbers = looks_of(comparison)
-    keys = "".join(f"<span>{icon(numbers[o.name])}{escape(o.name)}</span>" for o in comparison.good)
+def figure(title: str, lines: Sequence[Series], drawn: str, note: str = "") -> str:
+    """A chart with a key of the lines in it."""
+    keys = "".join(f"<span>{icon(one.number)}{escape(one.name)}</span>" for one in lines)
     words = f"<figcaption>{escape(note)}</figcaption>" if note else ""
     return (
         f'<figure class="card"><h3>{escape(title)}</h3><div class="key">{keys}</div>{drawn}{words}'

@@ -3,7 +3,7 @@
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from typing import Any
 
 from regard.comparison.context_use import used
@@ -143,7 +143,19 @@ class Comparison:
 
     def figures(self) -> dict[str, Any]:
         """All of it as JSON has it."""
-        return {**asdict(self), "metric": asdict(self.metric)}
+        return {**_told(self), "metric": asdict(self.metric)}
+
+
+def _told(value: Any) -> Any:
+    """Values within values as JSON has them, each spread with its mean."""
+    if isinstance(value, Spread):
+        figures = {"mean": value.mean, "deviation": value.deviation}
+        return {"values": list(value.values), **figures}
+    if is_dataclass(value):
+        return {one.name: _told(getattr(value, one.name)) for one in fields(value)}
+    if isinstance(value, Mapping):
+        return {key: _told(inner) for key, inner in value.items()}
+    return [_told(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
 def result(

@@ -1,5 +1,6 @@
 """The report: whole, escaped, and nothing to load."""
 
+import json
 import re
 from html.parser import HTMLParser
 
@@ -125,3 +126,14 @@ def test_figures_that_are_missing_leave_a_gap_and_no_error():
     series = [Series("a", 0, [1, 2, 4], [None, 1.0, None]), Series("b", 1, [1, 2], [None, None])]
     drawn = chart(series, Axis("x", log=True), Axis("y", log=True), "alt")
     assert drawn.count("<title>") == 1
+
+
+def test_the_figures_of_the_page_are_told_as_json_too():
+    found = json.loads(json.dumps(made().figures(), allow_nan=False))
+    lstm = found["results"][0]
+    score = lstm["scores"]["bits_per_byte"]
+    assert score["values"] == [2.0, 2.1]
+    assert score["mean"] == pytest.approx(2.05)
+    assert score["deviation"] == pytest.approx(0.0707, abs=1e-4)
+    assert lstm["context"]["x"] == [1, 2, 4, 8]
+    assert found["metric"]["name"] == "bits per byte"
