@@ -36,7 +36,7 @@ from regard.training.processes import ALONE
 from regard.training.resuming import asked, begun, flat, noted
 from regard.training.runs import open_run
 from regard.training.settings import ModelSettings, Settings
-from regard.training.setup import plan
+from regard.training.setup import device_for, plan
 from regard.training.signals import Stop, StoppedError
 from regard.training.stages import Stages
 
@@ -56,7 +56,15 @@ class Wanted:
 
     @property
     def pairs(self) -> bool:
-        return next(iter(self.models.values())).data.pairs
+        return self._first.data.pairs
+
+    @property
+    def device(self) -> torch.device:
+        return device_for(self._first.training.device)
+
+    @property
+    def _first(self) -> Settings:
+        return next(iter(self.models.values()))
 
 
 @dataclass
@@ -177,8 +185,8 @@ class Comparing:
         wanted = (*FOR_EACH_SEED, *(FOR_ONE if seed == 0 else ()))
         missing = [n for n in wanted if measuring.known(self._path(one, seed, n), key) is None]
         if missing:
-            device = self.survey.device if not one.counts else "cpu"
-            measurement = Measurement(open_run(folder, device), self.material)
+            run = open_run(folder, "cpu" if one.counts else self.wanted.device)
+            measurement = Measurement(run, self.material)
             for name in missing:
                 with Stages(self.console).stage(f"measuring {one.name}: {name}"):
                     make: Callable[[], Figures] = getattr(measurement, name)
@@ -266,7 +274,7 @@ class Comparing:
             "sizes": sizes,
             "training": f"{length}, up to {step:,} tokens a step",
             "seeds": f"{self.wanted.seeds}",
-            "machine": machine(self.survey.device),
+            "machine": machine(self.wanted.device),
             "made": f"{date.today().isoformat()}, torch {torch.__version__}",
         }
 

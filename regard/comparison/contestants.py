@@ -27,7 +27,7 @@ USUAL = {
     True: ("rnn", "rnn+attention", "conv", "transformer"),
 }
 CONTEXT = 256  # tokens in a row of text; recurrent models carry on, over rows of 64
-STEP = {"cpu": 2048, "cuda": 8192}  # tokens
+STEP, STEP_ON_GPU = 2048, 8192  # tokens
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ def shared(settings: Settings, pairs: bool, device: str) -> Settings:
     training = replace(
         training,
         context=context,
-        tokens_per_step=training.tokens_per_step or STEP[device],
+        tokens_per_step=training.tokens_per_step or (STEP_ON_GPU if device == "cuda" else STEP),
         sample_every=training.sample_every or -1,
     )
     return replace(settings, data=data, tokenizer=tokenizer, training=training)
