@@ -62,7 +62,7 @@ line.border { stroke: var(--soft); stroke-width: 1.2; stroke-dasharray: 4 4; }
   vertical-align: -2px; margin-right: .3rem; }
 .key svg { margin: 0; }
 .given { color: var(--soft); } .text { white-space: pre-wrap; overflow-wrap: anywhere; }
-.samples td { min-width: 16rem; }
+.samples th { width: 11rem; } .samples td { min-width: 14rem; }
 footer { margin-top: 3rem; border-top: 1px solid var(--rule); padding-top: 1rem; }
 @media print { body { max-width: none; padding: 0; } .card { break-inside: avoid; } }
 """
