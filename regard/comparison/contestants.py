@@ -44,9 +44,10 @@ class Contestant:
         """Whether it counts instead of being trained by steps."""
         return not self.settings.model.by_steps
 
-    def seeded(self, seed: int) -> Settings:
-        """The settings of one of its runs."""
-        return replace(self.settings, training=replace(self.settings.training, seed=seed))
+    def seeded(self, number: int) -> Settings:
+        """The settings of one of its runs: those that follow have the seeds that follow."""
+        training = self.settings.training
+        return replace(self.settings, training=replace(training, seed=training.seed + number))
 
     def trained_for(self, steps: int) -> "Contestant":
         """The same with so many steps."""

@@ -10,6 +10,7 @@ from command_line import call, mistake
 from regard.commands import comparing
 from regard.commands.compare import Compare
 from regard.comparison import context_use, growth, measuring, writing
+from regard.comparison.contestants import Contestant
 from regard.errors import RegardError
 from regard.training import log
 from regard.training.loop import Loop
@@ -237,6 +238,8 @@ def test_a_setting_may_be_for_one_model(data):
     assert found.models["conv"].model.changes == {}
     assert {one.training.seed for one in found.models.values()} == {5}
     assert {one.tokenizer.kind for one in found.models.values()} == {"bpe"}
+    lstm = Contestant("lstm", found.models["lstm"])
+    assert [lstm.seeded(number).training.seed for number in range(2)] == [5, 6]
 
 
 @pytest.mark.parametrize(
