@@ -101,9 +101,13 @@ def _target_loss(module: Writer, sources: list[np.ndarray], targets: list[np.nda
 
 
 def used(lengths: Sequence[float], losses: Sequence[float], share: float = MOST) -> float:
-    """The fewest tokens that give this share of all that the best length gives over the first."""
-    gain = losses[0] - min(losses)
-    reached = (
-        n for n, loss in zip(lengths, losses, strict=True) if losses[0] - loss >= share * gain
-    )
-    return next(reached, lengths[0])
+    """How many tokens give this share of all that the best length gives over the first.
+
+    Between two lengths that were measured it is read off a straight line, over their logarithms.
+    """
+    wanted = losses[0] - share * (losses[0] - min(losses))
+    i = next(i for i, loss in enumerate(losses) if loss <= wanted)
+    if not i:
+        return lengths[0]
+    part = (losses[i - 1] - wanted) / (losses[i - 1] - losses[i])
+    return float(lengths[i - 1] * (lengths[i] / lengths[i - 1]) ** part)

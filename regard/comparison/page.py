@@ -269,7 +269,7 @@ def _context(comparison: Comparison) -> str:
         for one in comparison.good
     ]
     heads = ["uses about", *(shown(n) for n in given)]
-    caption = "Nats per token; uses about: the fewest tokens that give 95 % of the whole gain."
+    caption = "Nats per token; uses about: as many tokens as give 95 % of the whole gain."
     title = "How much of the source they use" if comparison.pairs else "How far back they look"
     return section(
         title,

@@ -66,10 +66,11 @@ def _quality(comparison: Comparison) -> Iterator[str]:
         )
     else:
         gap = abs(best.scores[metric.key].mean - second.scores[metric.key].mean)
-        share = gap / abs(second.scores[metric.key].mean or 1.0)
+        share = 100 * gap / abs(second.scores[metric.key].mean or 1.0)
+        words = f" ({share:.1f} %)" if metric.better < 0 else ""  # BLEU has no proportions
         yield (
-            f"{best.name} is best with {shown(best)} {metric.name}, {metric.shown(gap)} "
-            f"({100 * share:.1f} %) better than {second.name} with {shown(second)}."
+            f"{best.name} is best with {shown(best)} {metric.name}, {metric.shown(gap)}{words} "
+            f"better than {second.name} with {shown(second)}."
         )
     if last not in (best, *rivals, second):
         yield f"{last.name} comes last with {shown(last)}."
@@ -110,19 +111,18 @@ def _context(comparison: Comparison) -> Iterator[str]:
     there = [one for one in comparison.good if one.used is not None and one.context is not None]
     if not there:
         return
-    reach = {one.name: one.used or 0.0 for one in there}
+    reach = {one.name: round(one.used or 0.0) for one in there}
     what = "of the source" if comparison.pairs else "of context"
-    far = [one for one in there if reach[one.name] == max(reach.values())]
-    near = [one for one in there if reach[one.name] == min(reach.values())]
+    most, least = max(reach.values()), min(reach.values())
+    far = [one for one in there if reach[one.name] == most]
+    near = [one for one in there if reach[one.name] == least]
+    there_with = "95 % of what more tokens give is there with"
+    if most == least:
+        yield f"{named(far)} use as much {what}: {there_with} about {most:,}."
+        return
     for which, words in ((far, "most"), (near, "least")):
-        tokens = reach[which[0].name]
-        if which is near and near == far:
-            return
         verb = "uses" if len(which) == 1 else "use"
-        yield (
-            f"{named(which)} {verb} {words} {what}: 95 % of what more tokens give is there with "
-            f"{tokens:,.0f}."
-        )
+        yield f"{named(which)} {verb} {words} {what}: {there_with} about {reach[which[0].name]:,}."
 
 
 def _lengths(comparison: Comparison) -> Iterator[str]:
