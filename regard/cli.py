@@ -20,6 +20,7 @@ from regard.commands.arpa import Arpa
 from regard.commands.calibrate import Calibrate
 from regard.commands.caption import CaptionPictures
 from regard.commands.classify import Classify
+from regard.commands.compare import Compare
 from regard.commands.cost import Cost
 from regard.commands.embed import Embed
 from regard.commands.evaluate import Evaluate
@@ -59,6 +60,7 @@ COMMANDS: dict[str, Callable[..., Command]] = {
     "words": Words,
     "arpa": Arpa,
     "plot": Plot,
+    "compare": Compare,
     "runs": Runs,
     "recipes": Recipes,
     "tokenize": Tokenize,

@@ -24,16 +24,24 @@ LEFT = re.compile(r"\.lock|(source_)?tokenizer\.json|\..+\.(partial|aside)")
 
 
 def planned(
-    settings: Settings, out: str, stages: Stages, processes: Processes, dry: bool
+    settings: Settings,
+    out: str,
+    stages: Stages,
+    processes: Processes,
+    dry: bool,
+    known: Sequence[Tokenizer] = (),
 ) -> tuple[Plan | None, Path]:
-    """The plan of a new run or of the rest of one, and its folder; no plan if all is done."""
+    """The plan of a new run or of the rest of one, and its folder; no plan if all is done.
+
+    A new run named by `out` takes the tokenizers that are `known`, if there are any.
+    """
     if out:
         folder = Path(out)
         run = begun(folder)
         if run is None and not dry:
             check_free(folder)
         if run is None:
-            return shared_plan(settings, stages, processes), folder
+            return shared_plan(settings, stages, processes, known), folder
         if not dry:
             lock.check_free(folder)
         settings = agreed(run, settings)

@@ -28,6 +28,12 @@ class Source:
         """The mask laid over the scores of so many queries a row."""
         return lay(self.mask, self._span(queries))
 
+    @property
+    def bytes(self) -> int:
+        """What is kept of the source: all its places where a decoder looks at them, else one."""
+        looked_at = [part for part in (self.keys, self.values) if part is not None]
+        return sum(part.nbytes for part in (looked_at or [self.whole]))
+
     def reorder(self, wanted: Sequence[int]) -> "Source":
         """The given rows. Beams of one source that change places leave all as it is."""
         rows = tuple(self.rows[row] for row in wanted)
@@ -88,6 +94,11 @@ class HiddenState:
     def tensors(self) -> list[Tensor]:
         """All that is remembered, each with rows first; of a text, no source."""
         return self.remembered.tensors()
+
+    @property
+    def bytes(self) -> int:
+        """What the hidden vectors occupy, all layers and rows, however long the text was."""
+        return sum(tensor.nbytes for tensor in self.tensors())
 
     def take(
         self,

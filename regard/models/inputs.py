@@ -30,6 +30,11 @@ class LastInputs:
     def rows(self) -> int:
         return len(self.lengths)
 
+    @property
+    def bytes(self) -> int:
+        """What the held inputs occupy, all layers and rows, however long the text was."""
+        return sum(tensor.nbytes for tensor in self.held)
+
     def take(self, joined: Sequence[Tensor], counts: Sequence[int]) -> None:
         """Row r has read `counts[r]` tokens more; `joined` are (rows, reach + new, width)."""
         self._joined = [tensor.detach() for tensor in joined]

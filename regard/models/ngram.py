@@ -84,6 +84,11 @@ class LastTokens:
     def rows(self) -> int:
         return len(self.texts)
 
+    @property
+    def bytes(self) -> int:
+        """What the last tokens of all rows occupy as 64-bit numbers."""
+        return 8 * sum(len(text[-self.keep :]) for text in self.texts if self.keep)
+
     def take(self, row: int, tokens: Sequence[int]) -> None:
         """Row `row` has read these tokens, which are all kept until the next call."""
         kept = self.texts[row][-self.keep :] if self.keep else []

@@ -39,6 +39,11 @@ class Reading:
         """The source's mask laid over the scores of `new` queries a row."""
         return lay(self.mask, self._span(new * self.each))
 
+    @property
+    def bytes(self) -> int:
+        """What the source's keys and values occupy, of all layers."""
+        return sum(tensor.nbytes for layer in self.layers or () for tensor in layer)
+
     def reorder(self, rows: Sequence[int]) -> "Reading":
         """The given rows; beams of one source that stay side by side go on sharing its row."""
         read = [row // self.each for row in rows]  # which row of the layers
