@@ -10,15 +10,21 @@ from regard.cost.device import device_named
 from regard.cost.jobs import Counted, Shape
 from regard.cost.predict import step_seconds
 from regard.cost.report import Asked, Report, report
+from regard.cost.steps import of_any_length, of_one_length
+from regard.data.buckets import Buckets
+from regard.data.stream import Stream
 from regard.errors import RegardError
 from regard.models.bag import BagConfig
 from regard.models.ngram import NGramConfig
 from regard.models.word2vec import Word2VecConfig
 from regard.training.job import Trainer
 from regard.training.loop import Loop
-from regard.training.meter import memory
+from regard.training.meter import memory, shape
 from regard.training.setup import Plan
+from regard.training.throughput import Products
 
+UNPRICED = NGramConfig | Word2VecConfig | BagConfig  # not trained by steps of products
+UNCOUNTED = (RegardError, RuntimeError, NotImplementedError)
 SHORT = 100  # steps: to count what a shorter run costs takes longer than the run
 
 
@@ -80,17 +86,14 @@ def _short(seconds: float) -> str:
 
 def asked_of(made: Plan, processes: int = 1) -> tuple[Asked, int] | None:
     """A step of a plan: what one process computes at once, and in how many parts."""
-    if isinstance(made.config, NGramConfig | Word2VecConfig | BagConfig):
+    if isinstance(made.config, UNPRICED):
         return None
     training, batch = made.settings.training, made.feed.step(0)
     rows = max(1, min(training.rows, -(-batch.rows // processes)))
     parts = -(-batch.rows // (rows * processes))
-    source = 0
-    if batch.source is not None and batch.source.dim() == 2:  # else pictures, of one size
-        source = batch.source.shape[1]
     asked = Asked(
         "train",
-        Shape(rows, batch.tokens.shape[1], source),
+        Shape(rows, *shape(batch)[1:]),
         device_named(made.device.type),
         made.precision,
         steps=training.steps,
@@ -98,6 +101,18 @@ def asked_of(made: Plan, processes: int = 1) -> tuple[Asked, int] | None:
         optimizer=made.settings.optimizer,
     )
     return asked, parts
+
+
+def products_of(made: Plan) -> Products | None:
+    """The products of any part of a step; none for what is trained otherwise, or only shortly."""
+    if made.settings.training.steps < SHORT or isinstance(made.config, UNPRICED):
+        return None
+    try:
+        if isinstance(made.feed, Stream):
+            return of_one_length(made.config, made.feed.step(0).tokens.shape[1])
+        return of_any_length(made.config, sources=isinstance(made.feed, Buckets))
+    except UNCOUNTED:
+        return None  # a run does not fail because its price is not known
 
 
 def foretold(made: Plan, processes: int = 1) -> Foretold | None:
@@ -116,8 +131,8 @@ def foretold(made: Plan, processes: int = 1) -> Foretold | None:
             checkpointed=asked.recompute,
             smoothing=made.settings.training.label_smoothing,
         )
-    except (RegardError, RuntimeError, NotImplementedError):
-        return None  # a run does not fail because its price is not known
+    except UNCOUNTED:
+        return None
     return Foretold(asked, counted, parts, step_seconds(counted, asked.device, parts))
 
 

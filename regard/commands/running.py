@@ -14,7 +14,7 @@ from torch import Tensor
 
 from regard.commands.choosing import check_free
 from regard.commands.evaluate import pair_rules
-from regard.commands.foretelling import Foretold, foretold, warned
+from regard.commands.foretelling import Foretold, foretold, products_of, warned
 from regard.commands.starting import start_with
 from regard.data.buckets import Buckets
 from regard.data.pictures_feed import Captions
@@ -41,7 +41,7 @@ from regard.training.setup import Plan
 from regard.training.signals import Stop, StoppedError
 from regard.training.tensorboard import TensorBoard
 from regard.training.through_time import recorder
-from regard.training.throughput import NO_PEAK, peak
+from regard.training.throughput import NO_PEAK, Products, peak
 from regard.training.view import view
 from regard.training.word_loop import WordLoop
 
@@ -88,8 +88,9 @@ def carry_out(
         try:
             if processes.first:
                 sink.sinks += _listening(made, folder, console, start)
+            products = products_of(made) if processes.first else None
             job = replace(
-                _job(made, module, folder, sink),
+                _job(made, module, folder, sink, products),
                 processes=processes,
                 stop=stop or Stop(),
                 about=about,
@@ -214,7 +215,9 @@ def _listening(made: Plan, folder: Path, console: Console, start: Place) -> Iter
     yield view(console, made.settings.training.log_every)  # the last one, which may be gone
 
 
-def _job(made: Plan, module: Model, folder: Path, sink: Sink) -> Job:
+def _job(
+    made: Plan, module: Model, folder: Path, sink: Sink, products: Products | None = None
+) -> Job:
     return Job(
         module,
         made.objective,
@@ -223,13 +226,14 @@ def _job(made: Plan, module: Model, folder: Path, sink: Sink) -> Job:
         made.device,
         made.precision,
         made.compiled,
-        NO_PEAK if isinstance(module, NGram | WordVectors) else peak(made.device, made.precision),
+        peak(made.device, made.precision) if products else NO_PEAK,
         folder,
         sink,
         made.valid_bytes,
         sampler(made, module),
         recorder(made, module),
         _freely(made, module),
+        products,
     )
 
 
@@ -276,12 +280,15 @@ def _described(job: Job, made: Plan) -> dict[str, Any]:
     if isinstance(job.module, WordVectors):
         return facts
     rows = made.feed.step(0).rows
-    return facts | {
-        "rows": training.rows,
-        "accumulation": -(-rows // training.rows),
-        "precision": made.precision,
-        "peak": job.peak.words(),
-    }
+    return (
+        facts
+        | {
+            "rows": training.rows,
+            "accumulation": -(-rows // training.rows),
+            "precision": made.precision,
+        }
+        | ({"peak": job.peak.words()} if job.products else {})
+    )
 
 
 def _final(

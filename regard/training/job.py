@@ -22,7 +22,7 @@ from regard.training.precision import Precision
 from regard.training.processes import ALONE, Processes
 from regard.training.settings import Settings
 from regard.training.signals import Stop
-from regard.training.throughput import Peak
+from regard.training.throughput import Peak, Products
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,7 @@ class Job:
     sample: Callable[[], Mapping[str, Any]] | None = None
     through_time: Callable[[], Mapping[str, Any]] | None = None  # how far back gradients reach
     freely: Callable[[], Scores] | None = None  # judges by what is written, where a loss cannot
+    products: Products | None = None  # of a part of a step, for the share of the peak
     processes: Processes = ALONE
     stop: Stop = field(default_factory=Stop)
     about: Mapping[str, Any] = field(default_factory=dict)  # what checkpoints are tied to

@@ -74,7 +74,11 @@ class Loop:
         self.carried = self._carried()
         self.vote = Vote(self.processes)
         self.meter = Meter(
-            self.module, job.feed, self.settings.steps, job.peak.rate * self.processes.count
+            self.module,
+            job.feed,
+            self.settings.steps,
+            job.peak.rate * self.processes.count,
+            job.products,
         )
         keep = max(self.settings.keep, self.settings.average)
         self.checkpoints = Checkpoints(job.folder, keep, self.processes, job.found, job.about)

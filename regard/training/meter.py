@@ -11,14 +11,21 @@ from torch import Tensor
 
 from regard.data.batch import Batch, Feed
 from regard.models.families import Writer
-from regard.training.throughput import work
+from regard.training.throughput import Products
 
 
 class Meter:
     """Counts what the steps since the last report did, without waiting for the device."""
 
-    def __init__(self, module: Writer, feed: Feed, steps: int, peak: float) -> None:
-        self.work = work(module)
+    def __init__(
+        self,
+        module: Writer,
+        feed: Feed,
+        steps: int,
+        peak: float,
+        products: Products | None = None,
+    ) -> None:
+        self.products = products  # None: nobody counted them
         self.feed, self.steps_in_all, self.peak = feed, steps, peak
         self.device = module.device
         self.tokens = 0  # read in all, sources too, padding not
@@ -46,19 +53,11 @@ class Meter:
         self.steps += 1
         self.taken += 1
         for part in parts:
-            self.flops += self._flops(part)
+            if self.products:
+                self.flops += self.products(*shape(part))
             self.positions += part.positions
             self.real += part.real_tokens
             self.tokens += part.real_tokens
-
-    def _flops(self, part: Batch) -> float:
-        tokens, width = part.tokens.numel(), part.tokens.shape[1]
-        if part.source is None:
-            return self.work.step(tokens, width)
-        if self.work.places:
-            places = self.work.places
-            return self.work.step(tokens, width, part.rows * places, places)
-        return self.work.step(tokens, width, part.source.numel(), part.source.shape[1])
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -87,18 +86,25 @@ class Meter:
             "gradient_norm": float(self.norm),
             "tokens": self.tokens,
             "tokens_per_second": self.real / seconds,
-            "share_of_peak": self.flops / seconds / self.peak,
             "memory": memory(self.device),
             "epoch": round(self.feed.epoch(step), 4),
             "seconds_left": left
             * (seconds / max(self.steps, 1) + self.pauses / max(self.taken, 1)),
         }
+        if self.products:
+            figures["share_of_peak"] = self.flops / seconds / self.peak
         if self.stall:
             figures["stalled"] = round(self.stall, 4)
         if self.real < self.positions:
             figures["padding"] = 1 - self.real / self.positions
         self._reset()
         return figures
+
+
+def shape(part: Batch) -> tuple[int, int, int]:
+    """Rows, their tokens, and the tokens of their sources; 0 where a source is none."""
+    source = 0 if part.source is None or part.source.dim() != 2 else part.source.shape[1]
+    return part.rows, part.tokens.shape[1], source
 
 
 def memory(device: torch.device) -> int:

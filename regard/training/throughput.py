@@ -1,27 +1,21 @@
 """How close a run comes to what its machine can do.
 
-FLOPs of a training step: 6 for each weight in a matrix product and token, and 12 · layers · width ·
-keys for attention's own products (1 multiply-add = 2 FLOPs; backward counts twice forward; masked
-pairs are not counted: half of the keys in a causal layer). The peak is the datasheet's where the
-device is known, else the fastest matrix product measured here.
+The share is that of the products of a step, forward and backward, which `regard.cost` counts from
+the module itself (1 multiply-add = 2 FLOPs; hidden pairs are not counted). The peak is the
+datasheet's where the device is known, else the fastest matrix product measured here.
 """
 
 import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from torch import nn
-from torch.utils.flop_counter import FlopCounterMode
 
-from regard.models.captioner import Captioner
-from regard.models.cells import Cell
-from regard.models.config import TransformerConfig
-from regard.models.convolution import Convolution
-from regard.models.families import build
-from regard.models.recurrent import Recurrent
-from regard.models.transformer import Transformer
 from regard.training.precision import Precision
+
+# FLOPs of the products of a part of a step: of rows, their tokens, and those of their sources.
+Products = Callable[[int, int, int], float]
 
 # Dense bf16 FLOP/s by the datasheets.
 DATASHEETS = {
@@ -44,10 +38,10 @@ class Peak:
     source: str
 
     def words(self) -> str:
-        return f"{self.rate / 1e12:.3g} TFLOP/s {self.source}, 6N + 6Ldn per token"
+        return f"{self.rate / 1e12:.3g} TFLOP/s {self.source}"
 
 
-NO_PEAK = Peak(math.inf, "")  # of who multiplies nothing
+NO_PEAK = Peak(math.inf, "")  # where nobody asks
 
 
 def peak(device: torch.device, precision: Precision) -> Peak:
@@ -73,82 +67,3 @@ def _fastest_product(device: torch.device, kind: torch.dtype) -> float:
         best = min(best, time.perf_counter() - begin)
     del product
     return 2 * size**3 / best
-
-
-@dataclass(frozen=True)
-class Work:
-    """FLOPs of one training step by what is read: per token, and per token and key."""
-
-    token: float
-    source: float
-    token_key: float
-    source_key: float
-    places: int = 0  # what a picture is read as, where sources are pictures
-
-    def step(self, tokens: int, width: int, sources: int = 0, source_width: int = 0) -> float:
-        """FLOPs of forward and backward over rows of `width` tokens (and `source_width`)."""
-        return tokens * (self.token + self.token_key * (width / 2 + source_width)) + sources * (
-            self.source + self.source_key * source_width
-        )
-
-
-def work(module: nn.Module) -> Work:
-    """What a step over this module costs, from its weights."""
-    if isinstance(module, Captioner):
-        return _captioner(module)
-    if isinstance(module, Recurrent | Convolution):
-        return _network(module)
-    if not isinstance(module, Transformer):
-        return Work(0, 6 * _products(module), 0, 0)
-    config: TransformerConfig = module.config
-    encoder, decoder = getattr(module, "encoder", None), getattr(module, "decoder", None)
-    attention = 12 * config.heads * config.head_width
-    output = 6 * config.vocabulary * config.width
-    if module.head.kind == "masked":
-        output += 6 * module.head.transform.weight.numel()
-    if decoder is None:  # every token sees all keys, where `step` counts half of them
-        assert isinstance(encoder, nn.Module)
-        return Work(6 * _products(encoder) + output, 0, 2 * attention * config.layers, 0)
-    read = encoder if isinstance(encoder, nn.Module) else nn.Module()
-    crossing = [block.cross for block in decoder.blocks if hasattr(block, "cross")]
-    looked_at = sum(_products(cross.key_value) for cross in crossing)
-    return Work(
-        6 * (_products(decoder) - looked_at) + output,
-        6 * (_products(read) + looked_at),  # cross-attention's keys and values are the source's
-        attention * config.layers,
-        attention * config.encoder_layers,
-    )
-
-
-def _network(module: Recurrent | Convolution) -> Work:
-    """The same for other networks; attention's own products, width · keys, are left out."""
-    output = 6 * module.config.vocabulary * module.head.width
-    encoder, decoder = getattr(module, "encoder", None), module.get_submodule("decoder")
-    read = _products(encoder) if isinstance(encoder, nn.Module) else 0
-    named = decoder.named_modules()
-    keys = sum(_products(part) for name, part in named if name.split(".")[-1] in KEYS)
-    return Work(6 * (_products(decoder) - keys) + output, 6 * (read + keys), 0, 0)
-
-
-def _captioner(module: Captioner) -> Work:
-    """The same for a captioner: what the eye does is counted with one picture."""
-    config = module.config
-    hand = module.hand
-    written = work(hand) if isinstance(hand, Transformer) else _network(hand)
-    eye = build(config, "meta").eye
-    picture = torch.zeros(1, 3, config.picture, config.picture, dtype=torch.uint8, device="meta")
-    with FlopCounterMode(display=False) as counted:
-        eye(picture)
-    places = config.side**2
-    look = written.source + 3 * counted.get_total_flops() / places
-    return Work(written.token, look, written.token_key, 0, places)
-
-
-KEYS = ("key", "key_value")  # of cross-attention: products with the source
-
-
-def _products(part: nn.Module) -> int:
-    """Weights that are multiplied with something."""
-    layers = sum(m.weight.numel() for m in part.modules() if isinstance(m, nn.Linear))
-    cells = [m for m in part.modules() if isinstance(m, Cell)]
-    return layers + sum(m.input.numel() + m.recurrent.numel() for m in cells)

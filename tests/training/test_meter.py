@@ -14,8 +14,8 @@ ONE = torch.ones(())
 GOOD, BAD = torch.tensor(True), torch.tensor(False)
 
 
-def meter_of(kind: str = "causal", steps: int = 6, peak: float = 1e12) -> Meter:
-    return Meter(model_of(kind), Made(kind), steps, peak)
+def meter_of(kind: str = "causal", steps: int = 6, peak: float = 1e12, products=None) -> Meter:
+    return Meter(model_of(kind), Made(kind), steps, peak, products)
 
 
 def add(meter: Meter, batch: Batch, loss: float = 1.0, good: torch.Tensor = GOOD) -> None:
@@ -25,12 +25,16 @@ def add(meter: Meter, batch: Batch, loss: float = 1.0, good: torch.Tensor = GOOD
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_padding_and_the_work_of_padded_rows_are_counted(kind):
-    meter, batch = meter_of(kind), batch_of(kind)
+    batch, computed = batch_of(kind), []
+    meter = meter_of(kind, products=lambda *shape: computed.append(shape) or 1.0)
     parts = batch.parts(2)
     meter.add(ONE, ONE, GOOD, parts, batch.valid)
     meter.add(ONE, 2 * ONE, GOOD, [batch], batch.valid)
     assert (float(meter.loss), float(meter.norm)) == (2.0, 2.0)
-    assert meter.flops > meter.work.step(batch.real_tokens, 1)  # attention and padding on top
+    assert meter.flops == len(computed) == len(parts) + 1
+    rows, width, source = computed[-1]  # with padding
+    assert rows * width == batch.tokens.numel()
+    assert rows * source == (0 if batch.source is None else batch.source.numel())
     figures = meter.read(2)
     computed = sum(part.positions for part in parts) + batch.positions
     assert figures["padding"] == pytest.approx(1 - 2 * batch.real_tokens / computed)
@@ -113,8 +117,15 @@ def test_a_stall_is_told_once_and_counts_as_training(clock):
 
 
 def test_the_share_of_the_peak_is_work_over_time_over_peak(clock):
-    meter, batch = meter_of(peak=1e6), batch_of("causal")
+    batch = batch_of("pairs")
+    meter = meter_of(peak=1e6, products=lambda rows, width, source: 1000 * rows + width + source)
     clock[0] += 2
     add(meter, batch)
-    work = meter.work.step(batch.tokens.numel(), batch.tokens.shape[1])
-    assert meter.read(1)["share_of_peak"] == pytest.approx(work / 2 / 1e6)
+    rows, width, read = len(batch.tokens), batch.tokens.shape[1], batch.source.shape[1]
+    assert meter.read(1)["share_of_peak"] == pytest.approx((1000 * rows + width + read) / 2 / 1e6)
+
+
+def test_where_nobody_counted_there_is_no_share():
+    meter = meter_of()
+    add(meter, batch_of("causal"))
+    assert "share_of_peak" not in meter.read(1)
