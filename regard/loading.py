@@ -123,6 +123,8 @@ class Model:
         self.speaker.require("captioner")
         config = self.config
         assert isinstance(config, CaptionConfig)
+        if not isinstance(images, str | Path | Sequence):
+            raise RegardError(f"give the paths of images, not {images!r:.60}")
         named = [images] if isinstance(images, str | Path) else list(images)
         if not named:
             return []

@@ -28,6 +28,7 @@ from regard.training.setup import device_for
 
 ROWS = 32  # pictures at once
 SUFFIXES = (".png", ".jpg", ".jpeg")
+SEEN = ".seen.png"  # our own drawings
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,7 @@ class CaptionPictures:
         for given in self.images:
             path = Path(given).expanduser()
             if path.is_dir():
-                inside = sorted(p for p in path.iterdir() if p.suffix.lower() in SUFFIXES)
+                inside = sorted(filter(_is_picture, path.iterdir()))
                 problems.require(bool(inside), f"{path} has no PNG or JPEG in it")
                 found += inside
             else:
@@ -113,16 +114,19 @@ class CaptionPictures:
             f"cannot draw to {self.out}: its name must end in one of {', '.join(KINDS)}",
         )
         problems.report()
-        return found
+        return list(dict.fromkeys(found))
 
     def _drawings(self, paths: list[Path]) -> dict[Path, Path]:
         """Where the drawing of each picture goes."""
         if self.out:
             drawn = {paths[0]: Path(self.out)}
         elif self.show:
-            drawn = {path: Path(f"{path.stem}.seen.png") for path in paths}
-            if len(set(drawn.values())) < len(drawn):  # of several folders
-                drawn = {path: Path(f"{path.parent.name}.{path.stem}.seen.png") for path in paths}
+            names = [path.stem for path in paths]
+            if len(set(names)) < len(names):
+                names = [path.name for path in paths]
+            if len(set(names)) < len(names):  # of several folders
+                names = [f"{number}-{path.name}" for number, path in enumerate(paths, 1)]
+            drawn = {path: Path(f"{name}{SEEN}") for path, name in zip(paths, names, strict=True)}
         else:
             return {}
         for out in drawn.values():
@@ -150,6 +154,12 @@ class CaptionPictures:
             raise RegardError("; ".join(failed))
         for message in failed:
             note(message)
+
+
+def _is_picture(path: Path) -> bool:
+    """Whether a file of a folder is meant; our own drawings are not, nor what is hidden."""
+    name = path.name.lower()
+    return name.endswith(SUFFIXES) and not name.endswith(SEEN) and not name.startswith(".")
 
 
 def _facts(

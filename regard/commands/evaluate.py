@@ -53,7 +53,7 @@ from regard.training.evaluation import (
     rules,
     translations,
 )
-from regard.training.images import SCENES, images_of, kept_scenes
+from regard.training.images import SCENES, decodable, images_of, kept_scenes
 from regard.training.objectives import Objective, objective_for
 from regard.training.precision import Precision
 from regard.training.runs import Run, check_data, open_run
@@ -299,6 +299,7 @@ def evaluate_images(
     if not told:
         raise RegardError("the run held nothing out; name some images to evaluate it on")
     pictures = Pictures(config.picture, workers_for(len(told)))
+    told = decodable(told, pictures, texts.counts)
     shown = encode_firsts(told, tokenizer)
     batches = Captions(shown, shown, pictures, ROWS).held_out(ROWS)
     found = described(speaker_of(run), batches, replace(beam, attention=True))

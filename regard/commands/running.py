@@ -150,11 +150,23 @@ def _trained(loop: Trainer, made: Plan, told: Foretold | None) -> tuple[Outcome,
             except StoppedError:
                 outcome = replace(outcome, reason="interrupted")
         measured = told.beside(loop) if told else None
+        _tell_failed(loop.job, outcome)
         if measured:
             place = {"step": outcome.step, "time": round(outcome.seconds, 3)}
             loop.job.sink.write({**measured, **place})
         loop.ended(outcome)
     return outcome, scores
+
+
+def _tell_failed(job: Job, outcome: Outcome) -> None:
+    """How many images could not be decoded while training, if any."""
+    failed = job.feed.pictures.failed if isinstance(job.feed, Captions) else {}
+    if failed:
+        first = next(iter(failed.values()))
+        said = f"{len(failed):,} images could not be decoded, and others stood in for them; "
+        said += f"the first: {first}"
+        place = {"step": outcome.step, "time": round(outcome.seconds, 3)}
+        job.sink.write({"event": "warning", **place, "message": said})
 
 
 @contextmanager

@@ -117,6 +117,8 @@ def _row(state: State, now: float) -> dict[str, Text]:
     """A run's line in the table, by column."""
     steps = "" if state.steps is None else f" of {state.steps:,}"
     best = "" if state.best_loss is None else decimals(4)(state.best_loss)
+    if state.best_bleu is not None:
+        best = f"BLEU {decimals(1)(state.best_bleu)}"
     colour = COLOURS.get(state.word, "")
     return {
         "run": Text(_line(state.folder), "cyan"),

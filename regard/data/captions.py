@@ -25,6 +25,7 @@ from regard.text.tokenizer import Tokenizer
 
 MOST_HELD_OUT = 1000  # images: as many as the usual division of Flickr30k has
 KINDS = (".jsonl", ".ndjson", ".tsv")
+BOX = '{"start": n, "stop": n, "box": [x0, y0, x1, y1]}'
 FORM = 'an object {"image": path, "caption": text} or {"image": path, "captions": [text, …]}'
 
 
@@ -281,7 +282,21 @@ def _object(text: str) -> _Line | str:
     lists = isinstance(boxes, list) and all(one is None or isinstance(one, list) for one in boxes)
     if not lists or len(boxes) != len(captions):
         return f"`boxes` must be a list with a list of boxes for each of {len(captions)} captions"
+    strange = [box for several in boxes for box in several or () if not _is_box(box)]
+    if strange:
+        return f"a box is {BOX}, not {strange[0]!r:.80}"
     return _Line(name, captions, boxes, found)
+
+
+def _is_box(given: Any) -> bool:
+    """Whether it says which characters name what lies where."""
+    if not isinstance(given, dict) or not {"start", "stop", "box"} <= given.keys():
+        return False
+    corners = given["box"]
+    numbers = [given["start"], given["stop"], *(corners if isinstance(corners, list) else ())]
+    return len(numbers) == 6 and all(
+        isinstance(n, int | float) and not isinstance(n, bool) and abs(n) < 1e9 for n in numbers
+    )
 
 
 @dataclass(frozen=True)

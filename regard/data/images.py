@@ -224,4 +224,4 @@ def _damaged(path: Path, error: Exception) -> RegardError:
         return error
     why = str(getattr(error, "strerror", None) or error or type(error).__name__)
     name = mended(str(path))
-    return RegardError(f"{name} is damaged ({why}); fetch it again or take it out of the list")
+    return RegardError(f"{name} is damaged ({why}); fetch it again, or leave it out")

@@ -73,7 +73,8 @@ class Captions:
     def step(self, step: int) -> Batch:
         epochs, chosen = self._rows(step)
         coming = [self._rows(step + later)[1] for later in range(1, AHEAD + 1)]
-        images = self._images(self.train, chosen, np.concatenate(coming))
+        now, later = self._paths(self.train, chosen, np.concatenate(coming))
+        chosen, images = _without_failed(chosen, self.pictures.tried(now, later))
         if self.augment:
             places = zip(epochs.tolist(), chosen.tolist(), strict=True)
             images = [
@@ -86,7 +87,8 @@ class Captions:
         for first in range(0, len(self.valid), rows):
             some = np.arange(first, min(first + (1 + AHEAD) * rows, len(self.valid)))
             chosen, coming = some[:rows], some[rows:]
-            yield _batch(self.valid, chosen, self._images(self.valid, chosen, coming))
+            images = self.pictures.get(*self._paths(self.valid, chosen, coming))
+            yield _batch(self.valid, chosen, images)
 
     def turned(self, turn: int) -> Self:
         return replace(self, seed=turned_seed(self.seed, turn))
@@ -101,12 +103,26 @@ class Captions:
             chosen[here] = shuffled(places[here], len(self.train), self.seed, int(epoch))
         return epochs, chosen
 
-    def _images(
+    def _paths(
         self, part: EncodedCaptions, chosen: np.ndarray, coming: np.ndarray
-    ) -> list[Pixels]:
-        """The images of the chosen captions; those of the coming ones are begun."""
+    ) -> tuple[list[Path], list[Path]]:
+        """The images of the chosen captions, and those of the coming ones."""
         now, later = ([part.images[i] for i in some.tolist()] for some in (chosen, coming))
-        return self.pictures.get(now, later)
+        return now, later
+
+
+def _without_failed(
+    chosen: np.ndarray, images: Sequence[Pixels | RegardError]
+) -> tuple[np.ndarray, list[Pixels]]:
+    """The same rows, the first good one in the place of each whose image cannot be decoded."""
+    good = [row for row, image in enumerate(images) if not isinstance(image, RegardError)]
+    if not good:
+        assert isinstance(images[0], RegardError)
+        raise images[0]
+    kept = set(good)
+    rows = [row if row in kept else good[0] for row in range(len(images))]
+    found = [images[row] for row in rows]
+    return chosen[rows], [image for image in found if not isinstance(image, RegardError)]
 
 
 def _batch(part: EncodedCaptions, chosen: np.ndarray, images: list[Pixels]) -> Batch:
@@ -134,6 +150,7 @@ class Pictures:
         self.size, self.workers = size, workers
         self.room = budget // (3 * size * size)  # images
         self._kept: OrderedDict[Path, Future[Pixels]] = OrderedDict()  # the last asked for last
+        self.failed: dict[Path, RegardError] = {}  # what looked good from outside, and is not
         self._lock = threading.Lock()
         self._idle: deque[_Decoder] = deque()
         # A thread waits for each process, and starts it when there is something to do.
@@ -142,12 +159,30 @@ class Pictures:
 
     def get(self, paths: Sequence[Path], coming: Sequence[Path] = ()) -> list[Pixels]:
         """The images, each (size, size, 3); `coming` ones are begun if there are workers."""
+        found = []
+        for one in self.tried(paths, coming):
+            if isinstance(one, RegardError):
+                raise one
+            found.append(one)
+        return found
+
+    def tried(
+        self, paths: Sequence[Path], coming: Sequence[Path] = ()
+    ) -> list[Pixels | RegardError]:
+        """The same, with what is wrong in the place of each that cannot be decoded."""
         asked = [*paths, *coming] if self._pool else paths
         futures = [self._future(path) for path in asked]
         with self._lock:
             while len(self._kept) > max(self.room, len(asked)):
                 self._kept.popitem(last=False)
-        return [future.result() for future in futures[: len(paths)]]
+        found: list[Pixels | RegardError] = []
+        for path, future in zip(paths, futures, strict=False):
+            try:
+                found.append(future.result())
+            except RegardError as error:
+                self.failed.setdefault(path, error)
+                found.append(error)
+        return found
 
     def _future(self, path: Path) -> Future[Pixels]:
         """The image that is kept, or that is being decoded from now on."""
@@ -160,7 +195,10 @@ class Pictures:
                 self._kept.move_to_end(path)
                 return future
         future = Future()
-        future.set_result(read_image(path, self.size))  # not under the lock: it takes long
+        try:
+            future.set_result(read_image(path, self.size))  # not under the lock: it takes long
+        except RegardError as error:
+            future.set_exception(error)
         with self._lock:
             self._kept[path] = future
         return future

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -32,6 +33,8 @@ def captioned(
     """
     speaker.require("captioner")
     begin = speaker.ids(prefix) if len(prefix) else []
+    if speaker.tokenizer is not None and speaker.tokenizer.unknown(np.array(begin)):
+        raise RegardError(f"no caption can begin with {prefix!r}: the model lacks a word of it")
     most = min(limit or speaker.context, speaker.context - len(begin))
     if limit < 0 or most < 1:
         raise RegardError(

@@ -7,7 +7,6 @@ spread evenly over the picture would have the box's own share of it.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,7 +14,6 @@ from torch import Tensor
 from regard.data.captions import Captioned
 from regard.data.images import upright_size
 from regard.decoding.captioning import Caption
-from regard.errors import RegardError
 from regard.text.tokenizer import Tokenizer
 
 Box = tuple[float, float, float, float]  # x0, y0, x1, y1
@@ -70,24 +68,11 @@ def _named(text: str, one: Captioned) -> Iterator[tuple[tuple[int, int], Box]]:
     boxes = one.boxes[one.captions.index(text)]
     size = upright_size(one.image) if boxes else (1, 1)
     for given in boxes or ():
-        start, stop, box = _checked(given, one)
-        if (seen := _in_square(box, size)) is not None:
-            yield (start, stop), seen
+        if (seen := _in_square(given["box"], size)) is not None:
+            yield (given["start"], given["stop"]), seen
 
 
-def _checked(given: Any, one: Captioned) -> tuple[int, int, Box]:
-    try:
-        start, stop = int(given["start"]), int(given["stop"])
-        x0, y0, x1, y1 = (float(corner) for corner in given["box"])
-    except (TypeError, ValueError, LookupError):
-        raise RegardError(
-            f'{one.image}: a box is {{"start": n, "stop": n, "box": [x0, y0, x1, y1]}}, '
-            f"not {given!r:.80}"
-        ) from None
-    return start, stop, (x0, y0, x1, y1)
-
-
-def _in_square(box: Box, size: tuple[int, int]) -> Box | None:
+def _in_square(box: Sequence[float], size: tuple[int, int]) -> Box | None:
     """A box in pixels of the image as shares of its centre square; None if it lies outside."""
     width, height = size
     side = min(width, height)
@@ -114,4 +99,4 @@ def token_spans(caption: Caption, tokenizer: Tokenizer) -> list[tuple[int, int]]
     If the text would be cut otherwise than it was written, nobody knows.
     """
     encoded = tokenizer.reference.encode(caption.text)
-    return list(encoded.offsets) if len(encoded.ids) == len(caption.ids) else []
+    return list(encoded.offsets) if encoded.ids == caption.ids else []

@@ -76,7 +76,8 @@ class Grid(nn.Module):
         self.size = size
         stride = min(patch, 4)
         halvings = (patch // stride).bit_length() - 1
-        channels = [max(width >> (halvings - step), 32) for step in range(halvings + 1)]
+        wide = [max(width >> (halvings - step), 32) for step in range(halvings + 1)]
+        channels = [GROUPS * (count // GROUPS) for count in wide]
         self.stem = nn.Conv2d(3, channels[0], 2 * stride - 1, stride, stride - 1, bias=False)
         self.stem_norm = nn.GroupNorm(GROUPS, channels[0])
         parts: list[nn.Module] = []

@@ -65,7 +65,7 @@ def compared(written: Sequence[Caption], told: Sequence[Captioned]) -> Scores:
         [one.captions[which] if which < len(one.captions) else None for one in told]
         for which in range(most)
     ]
-    bleu = BLEU(tokenize="13a")
+    bleu = BLEU(tokenize="13a", effective_order=True)  # BLEU-2 where no caption has three words
     texts = [one.text for one in written]
     found = bleu.corpus_score(texts, references)  # type: ignore[arg-type]  # None: there is none
     right = sum(text in one.captions for text, one in zip(texts, told, strict=True))

@@ -5,7 +5,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from regard.data.captions import (
+    Captioned,
     CaptionTexts,
+    Counts,
     EncodedCaptions,
     encode_captions,
     encode_firsts,
@@ -30,6 +32,7 @@ SCENES = "scenes"  # the built-in data
 HELD_OUT = 500  # scenes
 TOLD = 5  # captions of a scene to learn from: so many people describe a picture of Flickr30k
 FORMAT = 1  # of scenes that are kept
+AT_ONCE = 64  # images
 JUDGED_BY = 50  # images; fewer held out tell little
 PNG = 5 << 10  # bytes of a scene, about
 
@@ -90,13 +93,16 @@ def prepared(settings: Settings, stages: Stages, known: Sequence[Tokenizer]) -> 
             f"captions of up to {longest} tokens do not fit the model's context of "
             f"{config.context}; lower data.longest or raise model.context"
         )
+    pictures = Pictures(config.picture, workers_for(len(texts.train)))
+    digest = texts.digest  # of all that was named
+    with stages.stage("decoding what is held out"):
+        texts = replace(texts, valid=decodable(texts.valid, pictures, texts.counts))
     with stages.stage("encoding"):
         train = encode_captions(texts.train, tokenizer, longest)
         valid = encode_firsts(texts.valid, tokenizer)
     if not len(train):
         raise RegardError("every caption was left out; raise data.longest")
     tokens = sum(len(ids) - 1 for ids in train.targets)
-    pictures = Pictures(config.picture, workers_for(len(texts.train)))
 
     def feed(step: int) -> Captions:
         rows = max(1, round(step * len(train) / tokens))  # of the usual length
@@ -112,8 +118,23 @@ def prepared(settings: Settings, stages: Stages, known: Sequence[Tokenizer]) -> 
         _warnings(texts, train, tokens, longest),
         tokens,
         sum(len(ids) - 1 for ids in valid.targets),
-        digest=texts.digest,
+        digest=digest,
     )
+
+
+def decodable(images: Sequence[Captioned], pictures: Pictures, counts: Counts) -> list[Captioned]:
+    """Those of some images that can be decoded to the end; the others are counted."""
+    kept = []
+    for first in range(0, len(images), AT_ONCE):
+        some = images[first : first + AT_ONCE]
+        for one, found in zip(some, pictures.tried([one.image for one in some]), strict=True):
+            if isinstance(found, RegardError):
+                counts.unusable += 1
+                counts.first.setdefault("unusable", str(found))
+                pictures.failed.pop(one.image, None)  # told already
+            else:
+                kept.append(one)
+    return kept
 
 
 def _described(

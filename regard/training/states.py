@@ -51,6 +51,7 @@ class State:
     step: int
     steps: int | None  # to do in all
     best_loss: float | None
+    best_bleu: float | None  # of what is judged by what it writes
     best_step: int | None
     model: str
     data: tuple[str, ...]
@@ -114,6 +115,7 @@ def state(folder: Path) -> State:
         step=told.step or 0,
         steps=settings.training.steps if settings else _whole(told.start.get("steps")),
         best_loss=told.best_loss,
+        best_bleu=told.best_bleu,
         best_step=told.best_step,
         model=settings.model.preset if settings else str(told.start.get("model", "")),
         data=settings.data.train if settings else (),
@@ -188,6 +190,7 @@ class Told:
     start: Mapping[str, Any] = field(default_factory=dict)  # the last of its kind, if it was seen
     step: int | None = None
     best_loss: float | None = None
+    best_bleu: float | None = None
     best_step: int | None = None
     damage: str = ""
     reach: float = math.inf  # the step that training went back to later
@@ -224,6 +227,7 @@ class Told:
             return
         if step and step <= self.reach and (loss is not None or bleu is not None):
             self.best_loss, self.best_step, self.known = loss, step, True
+            self.best_bleu = bleu if loss is None else None
 
 
 def _told(path: Path) -> Told:

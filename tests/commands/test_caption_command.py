@@ -175,3 +175,56 @@ def test_a_run_whose_images_have_changed_cannot_tell_what_it_held_out(pictures, 
     with (folder / "captions.jsonl").open("a") as lines:
         lines.write(json.dumps({"image": "00001.png", "caption": "another one"}) + "\n")
     assert "has changed since it was trained" in mistake(call("evaluate", tmp_path / "run"))
+
+
+def damaged(folder: Path, name: str) -> None:
+    """Break a picture in its middle, where nobody looks at first."""
+    whole = bytearray((folder / name).read_bytes())
+    middle = len(whole) // 2
+    whole[middle : middle + 40] = bytes(40)
+    (folder / name).write_bytes(whole)
+
+
+def test_images_that_are_damaged_in_their_middle_are_stood_in_for_and_told(pictures, tmp_path):
+    folder, valid = tmp_path / "train", tmp_path / "valid"
+    shutil.copytree(pictures, folder)
+    write_folder(valid, 6, 5, "valid", 32)
+    damaged(folder, "00002.png")
+    damaged(valid, "00003.png")
+    asked = ("--images", folder, "--valid", valid, "--tokenizer", "word")
+    said = trained(tmp_path / "run", *asked, steps=6, settings=(*SMALL, "model.context=20"))
+    told = " ".join(said.out.split())  # lines may be broken anywhere
+    assert "1 of 30 images cannot be used and were left out; the first: " in told
+    assert "1 images could not be decoded, and others stood in for them" in told
+    assert (tmp_path / "run" / "model.safetensors").exists()
+    found = call("evaluate", tmp_path / "run")
+    assert found.code == 0, found.err
+    assert "1 of 30 images cannot be used" in " ".join(found.out.split())
+
+
+def test_drawings_have_names_of_their_own_and_are_not_described(
+    run, pictures, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    with Image.open(pictures / "00001.png") as image:
+        image.save(tmp_path / "one.png")
+        image.save(tmp_path / "one.jpg")
+    said = call("caption", run, ".", "--show")
+    assert {"wrote one.png.seen.png", "wrote one.jpg.seen.png"} <= set(said.out.splitlines())
+    again = call("caption", run, ".")
+    assert len(again.out.splitlines()) == 2
+
+
+def test_a_beginning_with_unknown_words_is_told(run, pictures):
+    said = mistake(call("caption", run, pictures / "00001.png", "--prefix", "zebra"))
+    assert "no caption can begin with 'zebra'" in said
+
+
+def test_any_width_that_is_a_multiple_of_eight_will_do(pictures, tmp_path):
+    asked = ("--images", pictures, "--tokenizer", "word")
+    wide = ("model.picture=32", "model.width=72", "model.layers=1", "model.context=20")
+    trained(tmp_path / "run", *asked, steps=1, settings=wide)
+
+
+def test_runs_show_the_best_bleu(run):
+    assert "BLEU" in call("runs", run.parent).out

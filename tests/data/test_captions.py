@@ -113,7 +113,7 @@ def test_images_may_lie_in_folders_and_have_any_name(tmp_path):
 
 
 def test_boxes_stay_beside_their_captions_and_other_keys_with_the_image(folder):
-    box = [{"words": [0, 1], "box": [0.1, 0.2, 0.5, 1]}]
+    box = [{"start": 0, "stop": 1, "box": [0.1, 0.2, 0.5, 1]}]
     lines = [
         {"image": "00.png", "captions": ["a dog", " ", "a cat"], "boxes": [box, box, []], "id": 7},
         {"image": "00.png", "caption": "none", "id": 8, "split": "train"},
@@ -369,3 +369,13 @@ def test_captions_begin_and_end_and_long_ones_are_counted(folder):
     assert short.counts.sentences(4) == [
         "1 of 3 captions have more than 4 tokens and were left out"
     ]
+
+
+@pytest.mark.parametrize(
+    "box", [{"start": 1}, [1, 2], {"start": 0, "stop": 1, "box": [1, "x", 2, 3]}, None]
+)
+def test_a_box_of_another_form_is_told_with_its_line(box, tmp_path):
+    line = {"image": "a.png", "caption": "a dog", "boxes": [[box]]}
+    (tmp_path / "captions.jsonl").write_text(json.dumps(line) + "\n")
+    with pytest.raises(RegardError, match=r"line 1: a box is .*, not"):
+        gather_captions(tmp_path)

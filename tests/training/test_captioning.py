@@ -57,3 +57,12 @@ def test_nothing_held_out_has_no_figures():
 def test_the_rules_say_how_it_was_searched():
     assert "greedily" in free_rules(1)
     assert "beam 5" in free_rules(5)
+
+
+def test_captions_of_two_words_have_a_bleu():
+    references = [told("a dog"), told("a cat")]
+    right, wrong = (
+        compared(written(*texts), references) for texts in (("a dog", "a cat"), ("x y",) * 2)
+    )
+    assert right.bleu == pytest.approx(100)
+    assert right.error < wrong.error
