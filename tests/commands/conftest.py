@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from command_line import trained
 
+from regard.commands.foretelling import dry_report
+
 WORDS = ("the", "a", "cat", "dog", "sat", "ran", "on", "under", "né", "straße", "猫", "“hi”", ".")
 
 
@@ -23,6 +25,14 @@ def _surroundings(cache, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     # The machine's peak is not measured for each run, which takes half a second.
     monkeypatch.setattr("regard.training.throughput._fastest_product", lambda device, kind: 1e11)
+    # Nor is it told what each dry run would cost, which takes seconds; `foretells` undoes this.
+    monkeypatch.setattr("regard.commands.train.dry_report", lambda made: None)
+
+
+@pytest.fixture
+def foretells(monkeypatch):
+    """Dry runs tell what a run would cost."""
+    monkeypatch.setattr("regard.commands.train.dry_report", dry_report)
 
 
 @pytest.fixture(scope="session")

@@ -8,6 +8,8 @@ from command_line import call, trained
 
 from regard.commands import foretelling
 
+pytestmark = pytest.mark.usefixtures("foretells")
+
 
 @pytest.fixture
 def text(tmp_path, monkeypatch):

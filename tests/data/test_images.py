@@ -275,7 +275,7 @@ def test_a_file_that_is_cut_short_is_refused_before_training(name, share, tmp_pa
     raw = path.read_bytes()
     path.write_bytes(raw[: int(share * len(raw))])
     assert "is damaged (" in refused(path)
-    assert "fetch it again or take it out" in refused(path)
+    assert "fetch it again, or leave it out" in refused(path)
 
 
 def test_more_behind_a_picture_does_no_harm(tmp_path):

@@ -17,7 +17,7 @@ def test_every_name_can_be_built_and_its_settings_are_known(name):
     module = regard.build(name, "meta")
     assert type(module.config) is type(named(name))
     assert set(settings_of(name)) == {*vars(named(name))}
-    assert module.config.resolved().kind in ("decoder", "encoder-decoder", "vectors")
+    assert module.config.resolved().kind in ("decoder", "encoder-decoder", "captioner", "vectors")
 
 
 def test_a_wrong_name_is_told_with_the_nearest_of_all():
