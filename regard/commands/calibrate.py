@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from regard.cost.calibrate import calibrate
-from regard.cost.device import measured_folder
+from regard.cost.device import COPY, measured_folder
 from regard.errors import RegardError
 from regard.storage import write_json
 from regard.training.setup import device_for
@@ -45,6 +45,10 @@ class Calibrate:
             write_json(found.to_json(), path)
         except OSError as error:
             raise RegardError(f"cannot write {path}: {error.strerror}") from None
-        rates = ", ".join(f"{kind} {grid.best / 1e12:.3g}" for kind, grid in found.products.items())
-        moved = found.traffic["aten::copy_"].at(1 << 26) / 1e9
+        rates = ", ".join(
+            f"{kind} {grid.best / 1e12:.3g}"
+            for kind, grid in found.products.items()
+            if "/" not in kind
+        )
+        moved = found.traffic[COPY].at(1 << 26) / 1e9
         console.print(Text(f"{found.name}: TFLOP/s {rates}; {moved:.3g} GB/s; wrote {path}"))

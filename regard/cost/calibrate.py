@@ -1,29 +1,32 @@
 """Measuring what a device can do: about a minute of products, copies, kernels and small steps.
 
 Everything is timed as it will be predicted: products over a grid of shapes and types, attention
-there and back, what is bound by memory by operation and size, and what it takes to begin an
-operation, from a model so small that it does nothing else.
+there and back, recurrence, what is bound by memory by operation and size, and what the host takes,
+from models so small that they do little else (`launching.py`). On a CPU what a call takes with next
+to nothing in it is taken off, since the host's time is counted apart.
 """
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import product
-from typing import Any
+from functools import partial
+from itertools import product as every
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from regard.cost import jobs, real
-from regard.cost.device import SHEETS, Device, Grid, here, main_memory
-from regard.cost.jobs import Shape
+from regard.cost import real
+from regard.cost.device import SHEETS, Device, Grid, cache_bytes, here, main_memory
+from regard.cost.launching import launching
 from regard.cost.stand_in import Kind
 from regard.cost.trace import tracing
-from regard.models.presets import PRESETS
+from regard.models.linear import product
+from regard.training.heap import keep_freed
 
 aten = torch.ops.aten
 Progress = Callable[[str], None]
+Axes = Sequence[Sequence[int]]
 
 # Sizes of products: rows, inner, columns. Shapes that would take too long are left out, and their
 # rate is taken to be that of the nearest smaller one.
@@ -34,21 +37,32 @@ PRODUCTS = {
 BATCHED = ((1, 16, 128, 512), (32, 64, 128), (16, 128, 512))
 ATTENTION = ((1, 64, 512, 2048), (32, 64, 128), (64, 512, 2048))
 TIMES = 32  # small products, or heads of all rows, at once
+RECURRENCE = ((1, 8, 64), (1, 8, 64), (64, 256, 1024))  # steps, rows, hidden
 BYTES = {
-    "cpu": (1 << 12, 1 << 16, 1 << 20, 1 << 24, 1 << 27),
-    "cuda": (1 << 16, 1 << 20, 1 << 24, 1 << 28, 1 << 30),
+    "cpu": (1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 24, 1 << 26, 1 << 28),
+    "cuda": (1 << 16, 1 << 20, 1 << 24, 1 << 26, 1 << 28, 1 << 30),
 }
 LONGEST = 0.06  # seconds of one call
+FAR = 1 << 29  # bytes, more than caches hold, and than the largest matrix has
 
 
 class Clock:
     """Times calls, each for a share of the whole budget."""
 
     def __init__(self, device: torch.device, budget: float) -> None:
-        self.device, self.each = device, max(budget / 400, 0.005)
+        self.device, self.each = device, max(budget / 1500, 0.005)
 
     def seconds(self, run: Callable[[], object]) -> float:
         return real.seconds(run, self.device, self.each)
+
+    def beyond(self, run: Callable[[], object], least: float) -> float:
+        """The same without what the smallest such call takes."""
+        found = self.seconds(run)
+        return max(found - least, found / 20)
+
+    def least(self, run: Callable[[], object]) -> float:
+        """What such a call takes with next to nothing in it; on a GPU that hides behind others."""
+        return 0.0 if self.device.type == "cuda" else self.seconds(run)
 
 
 def kinds_for(device: torch.device) -> tuple[torch.dtype, ...]:
@@ -62,11 +76,11 @@ def _grid(
     """Rates over all sizes; the longest are not tried once a smaller one was slow enough."""
     found: dict[tuple[int, ...], float] = {}
     best = 1e9
-    for sizes in product(*axes):
+    for sizes in every(*axes):
         if work(*sizes) / best <= LONGEST:
             found[sizes] = rate(*sizes)
             best = max(best, found[sizes])
-    filled = [found.get(sizes) or _nearest(sizes, found) for sizes in product(*axes)]
+    filled = [found.get(sizes) or _nearest(sizes, found) for sizes in every(*axes)]
     return Grid(tuple(tuple(axis) for axis in axes), tuple(filled))
 
 
@@ -77,45 +91,140 @@ def _nearest(sizes: Sequence[int], found: Mapping[tuple[int, ...], float]) -> fl
     return found[nearest]
 
 
-def _products(clock: Clock, kind: torch.dtype, times: int, axes: Sequence[Sequence[int]]) -> Grid:
+class Pool:
+    """Numbers to compute with: always the same, or always others, which no cache holds any more."""
+
+    def __init__(self, device: torch.device, kind: torch.dtype, far: bool = False) -> None:
+        self.numbers = torch.randn(FAR // 4, device=device).to(kind)
+        self.far, self.at = far, 0
+
+    def begin(self) -> None:
+        """A new call."""
+        self.at = self.at if self.far else 0
+
+    def take(self, *shape: int) -> Tensor:
+        """The next ones, in this shape."""
+        count = torch.Size(shape).numel()
+        if self.at + count > len(self.numbers):
+            self.at = 0
+        found = self.numbers[self.at : self.at + count]
+        self.at += -(-count // 64) * 64
+        return found.view(shape)
+
+
+Product = Callable[[Tensor, Tensor], Tensor]
+
+
+def _products(
+    clock: Clock,
+    pool: Pool,
+    times: int,
+    axes: Axes,
+    multiply: Product = lambda x, weight: x @ weight.mT,
+    turned: bool = False,
+) -> Grid:
+    """Rates of x (rows, inner) times a weight (columns, inner); turned: both by columns."""
+
+    def call(rows: int, inner: int, columns: int) -> Callable[[], object]:
+        many = () if times == 1 else (times,)
+
+        def run() -> Tensor:
+            pool.begin()
+            if turned:
+                return multiply(
+                    pool.take(*many, inner, rows).mT, pool.take(*many, inner, columns).mT
+                )
+            return multiply(pool.take(*many, rows, inner), pool.take(*many, columns, inner))
+
+        return run
+
     def rate(rows: int, inner: int, columns: int) -> float:
-        shape = () if times == 1 else (times,)
-        a = torch.randn(*shape, rows, inner, device=clock.device).to(kind)
-        b = torch.randn(*shape, columns, inner, device=clock.device).to(kind)
-        return work(rows, inner, columns) / clock.seconds(lambda: a @ b.mT)
+        return work(rows, inner, columns) / clock.beyond(call(rows, inner, columns), least)
 
     def work(rows: int, inner: int, columns: int) -> float:
         return 2.0 * times * rows * inner * columns
 
-    return _grid(axes, rate, work)
+    with torch.no_grad():
+        least = clock.least(call(1, 8, 8))
+        return _grid(axes, rate, work)
 
 
-def _attention(clock: Clock, kind: torch.dtype, back: bool) -> Grid:
-    def rate(queries: int, width: int, keys: int) -> float:
+def _all_products(clock: Clock, kinds: Mapping[str, torch.dtype], axes: Axes) -> dict[str, Grid]:
+    """Of all types; also with what lies far, with gradients' layout, and for writing."""
+    found: dict[str, Grid] = {}
+    cpu = clock.device.type == "cpu"
+    for name, kind in kinds.items():
+        for place in ("", "/far"):
+            pool = Pool(clock.device, kind, far=bool(place))
+            found[f"{name}{place}"] = _products(clock, pool, 1, axes)
+            if cpu and name != "float32":
+                break  # it is seldom used there
+            found[f"{name}/turned{place}"] = _products(clock, pool, 1, axes, turned=True)
+            if cpu:  # another kernel where no gradient is asked for
+                found[f"{name}/write{place}"] = _products(clock, pool, 1, axes, product)
+    return found
+
+
+def _there_and_back(
+    clock: Clock, run: Callable[[], Tensor], inputs: Sequence[Tensor], back: bool
+) -> Callable[[], object]:
+    """A call that computes, or one that goes back through what was computed."""
+    if not back:
+        return run
+    out = run()
+    grad = torch.ones_like(out)
+    return lambda: torch.autograd.grad(out, inputs, grad, retain_graph=True)
+
+
+def _attention(clock: Clock, kind: torch.dtype, back: bool, causal: bool = False) -> Grid:
+    def call(queries: int, width: int, keys: int) -> Callable[[], object]:
         parts = [
             torch.randn(1, TIMES, count, width, device=clock.device).to(kind).requires_grad_(back)
             for count in (queries, keys, keys)
         ]
         q, k, v = parts
+        run = partial(F.scaled_dot_product_attention, q, k, v, is_causal=causal)
+        return _there_and_back(clock, run, parts, back)
 
-        def forward() -> Tensor:
-            return F.scaled_dot_product_attention(q, k, v)
-
-        if not back:
-            with torch.no_grad():
-                return work(queries, width, keys) / clock.seconds(forward)
-        mixed = forward()
-        grad = torch.ones_like(mixed)
-
-        def backward() -> Any:
-            return torch.autograd.grad(mixed, parts, grad, retain_graph=True)
-
-        return work(queries, width, keys) / clock.seconds(backward)
+    def rate(queries: int, width: int, keys: int) -> float:
+        queries = keys if causal else queries
+        return work(queries, width, keys) / clock.beyond(call(queries, width, keys), least)
 
     def work(queries: int, width: int, keys: int) -> float:
-        return (10.0 if back else 4.0) * TIMES * queries * width * keys
+        share = (keys + 1) / (2 * keys) if causal else 1.0
+        return (10.0 if back else 4.0) * TIMES * queries * width * keys * share
 
-    return _grid(ATTENTION, rate, work)
+    least = clock.least(call(1, 8, 1))
+    return _grid(((1,), *ATTENTION[1:]) if causal else ATTENTION, rate, work)
+
+
+def _all_attention(clock: Clock, kinds: Mapping[str, torch.dtype], back: bool) -> dict[str, Grid]:
+    found = {name: _attention(clock, kind, back) for name, kind in kinds.items()}
+    causal = {f"{name}/causal": _attention(clock, kind, back, True) for name, kind in kinds.items()}
+    return found | causal
+
+
+def _recurrence(clock: Clock, kind: torch.dtype, back: bool) -> Grid:
+    """Rates of an LSTM layer as wide as what it reads."""
+
+    def rate(steps: int, rows: int, hidden: int) -> float:
+        layer = nn.LSTM(hidden, hidden, batch_first=True, device=clock.device, dtype=kind)
+        x = torch.randn(rows, steps, hidden, device=clock.device, dtype=kind, requires_grad=True)
+        inputs = [x, *layer.parameters()]
+        call = _there_and_back(clock, lambda: layer(x)[0], inputs, back)
+        return work(steps, rows, hidden) / clock.seconds(call)
+
+    def work(steps: int, rows: int, hidden: int) -> float:
+        return (2.0 if back else 1.0) * 2 * steps * rows * 8 * hidden * hidden
+
+    return _grid(RECURRENCE, rate, work)
+
+
+def _all_recurrence(clock: Clock, kinds: Mapping[str, torch.dtype]) -> dict[str, Grid]:
+    names = kinds if clock.device.type == "cuda" else {"float32": torch.float32}
+    found = {name: _recurrence(clock, kind, False) for name, kind in names.items()}
+    back = {f"{name}/back": _recurrence(clock, kind, True) for name, kind in names.items()}
+    return found | back
 
 
 WIDTH = 512  # of rows that are normalised, looked up and so on
@@ -192,28 +301,16 @@ def _moved(numbers: int) -> list[tuple[str, int]]:
 def _traffic(clock: Clock, sizes: Sequence[int]) -> dict[str, Grid]:
     """Bytes a second of each sample, over the bytes that it moves."""
     found: dict[str, dict[int, float]] = {}
-    for size in sizes:
-        numbers = max(WIDTH, size // 12)  # two tensors in, one out
-        with torch.no_grad():
-            runs = _samples(numbers, clock.device)
-            for (name, moved), run in zip(_moved(numbers), runs, strict=True):
-                found.setdefault(name, {})[moved] = moved / clock.seconds(run)
+    with torch.no_grad():
+        least = [clock.least(run) for run in _samples(WIDTH, clock.device)]
+        for size in sizes:
+            numbers = max(2 * WIDTH, size // 12)  # two tensors in, one out
+            runs = zip(_moved(numbers), _samples(numbers, clock.device), least, strict=True)
+            for (name, moved), run, small in runs:
+                found.setdefault(name, {})[moved] = moved / clock.beyond(run, small)
     return {
         name: Grid((tuple(sorted(rates)),), tuple(rates[size] for size in sorted(rates)))
         for name, rates in found.items()
-    }
-
-
-def _launch(device: torch.device) -> dict[str, float]:
-    """What it takes to begin an operation: a tiny model's time over the number of them."""
-    config = replace(PRESETS["gpt2-tiny"], dropout=0.0, attention_dropout=0.0)
-    shape = Shape(1, 4)
-    kind = _kind(device)
-    train = real.seconds(real.training(config, shape, device), device, 1.0)
-    write = real.seconds(real.writing(config, shape, device), device, 1.0)
-    return {
-        "train": train / len(jobs.train_step(config, shape, kind).records),
-        "write": write / len(jobs.step(config, shape, kind).records),
     }
 
 
@@ -233,20 +330,24 @@ def calibrate(
     kind = _kind(device)
     clock, begin = Clock(device, budget), time.strftime("%Y-%m-%d")
     kinds = {str(k).removeprefix("torch."): k for k in kinds_for(device)}
+    if kind == "cpu":
+        keep_freed()
     tell("products")
-    products = {name: _products(clock, k, 1, PRODUCTS[kind]) for name, k in kinds.items()}
+    products = _all_products(clock, kinds, PRODUCTS[kind])
     tell("many small products")
-    batched = {name: _products(clock, k, TIMES, BATCHED) for name, k in kinds.items()}
+    batched = {name: _products(clock, Pool(device, k), TIMES, BATCHED) for name, k in kinds.items()}
     tell("attention")
-    attention = {name: _attention(clock, k, False) for name, k in kinds.items()}
-    back = {name: _attention(clock, k, True) for name, k in kinds.items()}
+    attention, back = (_all_attention(clock, kinds, back) for back in (False, True))
+    tell("recurrence")
+    recurrence = _all_recurrence(clock, kinds)
     tell("memory")
     traffic = _traffic(clock, BYTES[kind])
-    tell("overheads")
-    launch, kernel = _launch(device), _kernel(clock)
+    tell("what the host takes")
+    kernel = _kernel(clock)
     fixed, memory = _memory(device)
+    near = cache_bytes(device)
     link = next((s.link for name, s in SHEETS.items() if name in here(device.type).split("-")), 0.0)
-    return Device(
+    found = Device(
         here(device.type),
         kind,
         f"measured {begin}",
@@ -255,13 +356,16 @@ def calibrate(
         batched,
         attention,
         back,
+        recurrence,
         traffic,
-        launch,
+        {},
         kernel,
         fixed,
         link,
+        near,
         {"torch": torch.__version__},
     )
+    return replace(found, launch=launching(found, device, budget / 60))
 
 
 def _memory(device: torch.device) -> tuple[int, int]:

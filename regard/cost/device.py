@@ -21,9 +21,13 @@ from regard.data.tokens import cache_folder
 from regard.errors import RegardError, nearest
 from regard.storage import read_json
 
-FORMAT = 1
+FORMAT = 2
 FOLDER = resources.files("regard.cost") / "devices"
 GIB = 1 << 30
+CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
+SUFFIXES = {"K": 10, "M": 20, "G": 30}
+COPY = "aten::copy_"
+GRIDS = ("products", "batched", "attention", "attention_back", "recurrence", "traffic")
 
 
 @dataclass(frozen=True)
@@ -81,15 +85,18 @@ class Device:
     kind: Kind
     source: str  # how this is known
     memory: int  # bytes
-    products: Mapping[str, Grid]  # by type: over rows, inner, columns
+    # By type, some with variants of it: "float32", "float32/turned".
+    products: Mapping[str, Grid]  # over rows, inner, columns; turned, write; each also far
     batched: Mapping[str, Grid]  # the same of many small products at once
-    attention: Mapping[str, Grid]  # over queries, width of a head, keys
+    attention: Mapping[str, Grid]  # over queries, width of a head, keys; causal
     attention_back: Mapping[str, Grid]
+    recurrence: Mapping[str, Grid]  # over steps, rows, hidden; back
     traffic: Mapping[str, Grid]  # by operation: over bytes moved; "aten::copy_" for all others
-    launch: Mapping[str, float]  # host seconds of one operation, by "train" and "write"
+    launch: Mapping[str, float]  # host seconds, such as of a "forward call" or a "write module"
     kernel: float  # seconds that the shortest kernel takes
     fixed: int = 0  # bytes that libraries hold beside what a job asks for
     link: float = 0.0  # bytes a second between processes
+    cache: int = 32 << 20  # bytes that lie near
     versions: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
@@ -114,10 +121,10 @@ class Device:
             raise RegardError(f"{where} is no calibration that this Regard reads; make a new one")
         try:
             given = {one.name: found[one.name] for one in fields(cls) if one.name in found}
-            for name in ("products", "batched", "attention", "attention_back", "traffic"):
+            for name in GRIDS:
                 given[name] = {str(key): _grid(grid) for key, grid in given[name].items()}
             device = cls(**given)
-            if device.kind not in ("cpu", "cuda") or "aten::copy_" not in device.traffic:
+            if device.kind not in ("cpu", "cuda") or COPY not in device.traffic:
                 raise ValueError("kind or traffic")
             return device
         except (KeyError, TypeError, ValueError, AttributeError, RegardError) as error:
@@ -150,6 +157,8 @@ SHEETS = {
     "4090": Sheet(165e12, 82.6e12, 1.0e12, 24 * 10**9, 32e9),
     "3090": Sheet(71e12, 35.6e12, 936e9, 24 * 10**9, 32e9),
 }
+# Seconds of the host for a call of torch where nobody has measured.
+CALLS = {f"{phase} call": 4e-6 for phase in ("forward", "backward", "optimizer", "write")}
 # What is reached of a datasheet in practice, roughly: of products, and of traffic.
 REACHED, MOVED = 0.6, 0.8
 
@@ -169,8 +178,9 @@ def of_sheet(name: str) -> Device:
         half,
         half,
         half,
-        {"aten::copy_": Grid.constant(sheet.bandwidth * MOVED, 1)},
-        {"train": 1e-5, "write": 1e-5},
+        {},
+        {COPY: Grid.constant(sheet.bandwidth * MOVED, 1)},
+        CALLS,
         3e-6,
         fixed=GIB // 2,
         link=sheet.link,
@@ -191,8 +201,9 @@ def of_cpu() -> Device:
         fast,
         fast,
         fast,
-        {"aten::copy_": Grid.constant(bandwidth, 1)},
-        {"train": 1e-5, "write": 1e-5},
+        {},
+        {COPY: Grid.constant(bandwidth, 1)},
+        CALLS,
         1e-6,
     )
 
@@ -203,6 +214,15 @@ def main_memory() -> int:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (ValueError, OSError, AttributeError):
         return 8 * GIB
+
+
+def cache_bytes(device: torch.device) -> int:
+    """What the largest cache holds; 32 MiB where nobody tells."""
+    if device.type == "cuda":
+        return int(torch.cuda.get_device_properties(device).L2_cache_size)
+    found = [path.read_text().strip() for path in CACHES.glob("index*/size")]
+    sizes = [int(size[:-1]) << SUFFIXES[size[-1]] for size in found if size[-1:] in SUFFIXES]
+    return max(sizes, default=32 << 20)
 
 
 def measured_folder() -> Path:

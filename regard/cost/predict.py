@@ -1,19 +1,23 @@
 """How long a job takes on a device, operation by operation.
 
 An operation takes as long as its arithmetic or its traffic, whichever is longer, at the rates that
-were reached with such sizes. On a CPU what it takes to begin one is added; a GPU works while the
-host begins the next, so there the longer of the two counts.
+were reached with such sizes; and what it touches comes as fast as from where it lies, which depends
+on how long ago it was touched before. On a CPU the host's own time is added, for calls of torch and
+of modules; a GPU works while the host goes on, so there the longer of the two counts.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from regard.cost.device import Device, Grid
+from regard.cost.device import COPY, Device, Grid
 from regard.cost.jobs import Counted
+from regard.cost.reuse import Touched, touched
 from regard.cost.rules import ATTENTION
 from regard.cost.trace import Record
 
+How = Literal["train", "write"]
 Bound = Literal["arithmetic", "memory traffic", "launching"]
 
 
@@ -49,44 +53,92 @@ class Prediction:
         return max(shares, key=lambda name: shares[name])
 
 
-def taken(record: Record, device: Device) -> Taken:
+def taken(record: Record, device: Device, how: How, places: Sequence[Touched]) -> Taken:
     """What one operation takes, once it has begun."""
-    kind = str(record.dtype).removeprefix("torch.")
+    memory = device.traffic[COPY]
+    comes = sum(size / memory.at(max(distance, 1)) for size, distance in places)
+    if record.executed:
+        largest = max(places[: len(record.reads)], default=(0, 0.0))
+        return Taken(_arithmetic(record, device, how, largest[1]), comes)
     moved = record.read + record.written
-    traffic = moved / _traffic(record, device).at(max(moved, 1))
-    if not record.executed:
-        return Taken(0.0, traffic)
-    return Taken(_arithmetic(record, device, kind), traffic)
+    return Taken(0.0, max(moved / _traffic(record, device).at(max(moved, 1)), comes))
 
 
-def _arithmetic(record: Record, device: Device, kind: str) -> float:
+def timed(records: Sequence[Record], device: Device, how: How) -> list[Taken]:
+    """What each operation of a job takes."""
+    places = touched(records)
+    return [taken(record, device, how, at) for record, at in zip(records, places, strict=True)]
+
+
+def _arithmetic(record: Record, device: Device, how: How, distance: float) -> float:
+    kind = str(record.dtype).removeprefix("torch.")
+    work = record.executed
     if record.name in ATTENTION:
         table = device.attention_back if record.name.endswith("_backward") else device.attention
-        _, queries, width, keys = record.shape
-        return record.executed / _of(table, kind).at(queries, width, keys)
-    if len(record.shape) == 5:  # a recurrence: Wx of all positions, then Uh step by step
-        steps, rows, hidden, gates, width = record.shape
-        grid = _of(device.products, kind)
-        inputs = record.executed * width / (width + hidden)
-        whole = inputs / grid.at(rows * steps, width, gates)
-        return whole + (record.executed - inputs) / grid.at(rows, hidden, gates)
+        times, queries, width, keys = record.shape
+        each = 10 if record.name.endswith("_backward") else 4
+        causal = "causal" if work < 0.75 * each * times * queries * width * keys else ""
+        return work / _of(table, kind, causal).at(queries, width, keys)
+    if len(record.shape) == 5:
+        return _recurrence(record, device, kind)
     if len(record.shape) != 4:
-        return record.executed / _of(device.products, kind).best
+        return work / _of(device.products, kind).best
     times, rows, inner, columns = record.shape
     table = device.products if times == 1 else device.batched
-    return record.executed / _of(table, kind).at(rows, inner, columns)
+    variant = "write" if how == "write" else "turned" if record.turned else ""
+    near = _of(table, kind, variant).at(rows, inner, columns)
+    far = _of(table, kind, f"{variant}/far" if variant else "far").at(rows, inner, columns)
+    share = away(distance, device.cache)
+    return work / (near ** (1 - share) * far**share)
 
 
-def _of(table: Mapping[str, Grid], kind: str) -> Grid:
-    """The grid of a type, else of one that is there."""
-    return table.get(kind) or table.get("float32") or next(iter(table.values()))
+def away(distance: float, cache: int) -> float:
+    """How far out something lies: 0 in half the cache, 1 beyond twice its size."""
+    if distance <= cache / 2:
+        return 0.0
+    return min(math.log(2 * distance / cache) / math.log(4), 1.0) if distance < math.inf else 1.0
+
+
+def _recurrence(record: Record, device: Device, kind: str) -> float:
+    steps, rows, hidden, gates, width = record.shape
+    back = "back" if record.name.endswith("_backward") else ""
+    if device.recurrence:
+        return record.executed / _of(device.recurrence, kind, back).at(steps, rows, hidden)
+    grid = _of(device.products, kind)  # Wx of all positions, then Uh step by step
+    inputs = record.executed * width / (width + hidden)
+    whole = inputs / grid.at(rows * steps, width, gates)
+    return whole + (record.executed - inputs) / grid.at(rows, hidden, gates)
+
+
+def _of(table: Mapping[str, Grid], kind: str, variant: str = "") -> Grid:
+    """The grid of a type and a variant of it, else of one that is there."""
+    variants = (variant, variant.removesuffix("/far"), variant.rpartition("/")[2], "")
+    names = [f"{kind}/{one}".strip("/") for one in variants]
+    names += [name.replace(kind, "float32") for name in names]
+    return next((table[name] for name in names if name in table), next(iter(table.values())))
 
 
 def _traffic(record: Record, device: Device) -> Grid:
     for name in (record.name, record.name.removesuffix("_")):
         if name in device.traffic:
             return device.traffic[name]
-    return device.traffic["aten::copy_"]
+    return device.traffic[COPY]
+
+
+def host_seconds(records: Sequence[Record], launch: Mapping[str, float], how: How) -> float:
+    """What the host takes to ask for it all: for each call, each module, and each tensor."""
+    found = 0.0
+    for record in records:
+        phase = "write" if how == "write" else record.phase
+        counts = host_counts(record)
+        found += sum(launch.get(f"{phase} {name}", 0.0) * n for name, n in counts.items())
+    return found
+
+
+def host_counts(record: Record) -> dict[str, int]:
+    """What the host has to do for an operation."""
+    tensors = len(record.reads) + len(record.writes)
+    return {"call": record.calls, "module": record.modules, "tensor": tensors}
 
 
 def step_seconds(counted: Counted, device: Device, parts: int = 1) -> float:
@@ -99,14 +151,11 @@ def step_seconds(counted: Counted, device: Device, parts: int = 1) -> float:
     return parts * each + predicted(update, device, "train").seconds
 
 
-def predicted(
-    counted: Counted | Sequence[Record], device: Device, how: Literal["train", "write"]
-) -> Prediction:
+def predicted(counted: Counted | Sequence[Record], device: Device, how: How) -> Prediction:
     """How long all operations of a job take together."""
     records = counted.records if isinstance(counted, Counted) else counted
     arithmetic = traffic = 0.0
-    for record in records:
-        found = taken(record, device)
+    for found in timed(records, device, how):
         seconds = found.seconds
         if device.kind == "cuda":
             seconds = max(seconds, device.kernel)
@@ -114,7 +163,7 @@ def predicted(
             arithmetic += seconds
         else:
             traffic += seconds
-    launching = len(records) * device.launch[how]
+    launching = host_seconds(records, device.launch, how)
     busy = arithmetic + traffic
     seconds = max(busy, launching) if device.kind == "cuda" else busy + launching
     return Prediction(seconds, arithmetic, traffic, launching)

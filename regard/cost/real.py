@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from statistics import median
 from typing import Any
@@ -12,6 +13,7 @@ from regard.cost.jobs import Learning, Shape
 from regard.data.batch import Batch
 from regard.models.caption_config import CaptionConfig
 from regard.models.families import Config, build, reads
+from regard.training.heap import keep_freed
 from regard.training.precision import Precision, computing
 
 
@@ -20,16 +22,23 @@ def _ids(config: Config, rows: int, tokens: int, device: torch.device) -> torch.
 
 
 def training(
-    config: Config, shape: Shape, device: torch.device, precision: Precision = "float32"
+    config: Config,
+    shape: Shape,
+    device: torch.device,
+    precision: Precision = "float32",
+    phase: Callable[[str], Any] = lambda name: nullcontext(),
 ) -> Callable[[], None]:
-    """A function that takes one step of training."""
+    """A function that takes one step of training; `phase` is entered for each part of it."""
+    if device.type == "cpu":
+        keep_freed()  # as the loop does
     learning = Learning(build(config, device), precision)
     learning.prepare(device)
     ids = _ids(config, shape.rows, shape.tokens, device)
     source = _source(config, shape, device) if reads(config) else None
     batch = Batch(ids, ids, ids.numel(), ids.numel(), source=source)
     varied = learning.answer.objective.varied
-    return partial(learning.step, batch, 1, partial(computing, precision, device, varied))
+    mixed = partial(computing, precision, device, varied)
+    return partial(learning.step, batch, 1, mixed, phase)
 
 
 def _source(config: Config, shape: Shape, device: torch.device) -> torch.Tensor:

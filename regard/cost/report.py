@@ -1,7 +1,7 @@
 """What a job needs, how long it takes on a device, whether it fits, and what to change first."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -10,8 +10,8 @@ from regard.cost.device import Device
 from regard.cost.generation import Generation, generation
 from regard.cost.jobs import Counted, Shape
 from regard.cost.memory import USES
-from regard.cost.predict import Bound, Prediction, predicted, taken
-from regard.cost.trace import Record, Total
+from regard.cost.predict import Bound, How, Prediction, predicted, timed
+from regard.cost.trace import Total
 from regard.errors import RegardError
 from regard.models.families import Config
 from regard.training.precision import Precision
@@ -141,7 +141,7 @@ def report(config: Config, asked: Asked) -> Report:
         counted = _counted(config, asked, asked.share)
         prediction = predicted(counted, device, "train" if asked.work == "train" else "write")
         whole, tokens = counted.total, asked.shape.rows * asked.shape.tokens
-        parts = _parts([(record, 1.0) for record in counted.records], device)
+        parts = _parts([(counted, 1.0)], device, "train" if asked.work == "train" else "write")
     seconds = prediction.seconds + _together(counted, asked)
     first = found.prompt if asked.work == "generate" else counted
     rows, length = _that_fit(config, asked, first)
@@ -152,7 +152,7 @@ def of_counted(counted: Counted, asked: Asked) -> Report:
     """A report of something that was counted in its own way: an n-gram, word vectors."""
     prediction = predicted(counted, asked.device, "write")
     tokens = asked.shape.rows * (asked.new or asked.shape.tokens)
-    parts = _parts([(record, 1.0) for record in counted.records], asked.device)
+    parts = _parts([(counted, 1.0)], asked.device, "write")
     rows, length = asked.shape.rows, asked.shape.tokens
     return Report(
         asked, counted, counted.total, prediction, prediction.seconds, tokens, parts, rows, length
@@ -191,19 +191,22 @@ def _together(counted: Counted, asked: Asked) -> float:
 def _parts_of(found: Generation, device: Device) -> tuple[Part, ...]:
     """The same of a generation: the steps that were traced stand for all."""
     times = found.new / max(len(found.probes), 1)
-    steps = [(record, times) for one in found.probes.values() for record in one.records]
-    return _parts([*((record, 1.0) for record in found.prompt.records), *steps], device)
+    steps = [(one, times) for one in found.probes.values()]
+    return _parts([(found.prompt, 1.0), *steps], device, "write")
 
 
-def _parts(records: list[tuple[Record, float]], device: Device) -> tuple[Part, ...]:
-    """Operations, each so many times, by place; layers that are alike together, longest first."""
+def _parts(
+    jobs_done: Sequence[tuple[Counted, float]], device: Device, how: How
+) -> tuple[Part, ...]:
+    """Jobs, each so many times, by place; layers that are alike together, longest first."""
     found: dict[str, list[float]] = {}
-    for record, times in records:
-        place = DIGITS.sub("*", record.place) or f"({record.phase})"
-        sums = found.setdefault(place, [0, 0, 0.0])
-        sums[0] += times * record.products
-        sums[1] += times * (record.read + record.written)
-        sums[2] += times * taken(record, device).seconds
+    for counted, times in jobs_done:
+        for record, took in zip(counted.records, timed(counted.records, device, how), strict=True):
+            place = DIGITS.sub("*", record.place) or f"({record.phase})"
+            sums = found.setdefault(place, [0, 0, 0.0])
+            sums[0] += times * record.products
+            sums[1] += times * (record.read + record.written)
+            sums[2] += times * took.seconds
     parts = (Part(place, int(a), int(b), c) for place, (a, b, c) in found.items())
     return tuple(sorted(parts, key=lambda part: -part.seconds))
 

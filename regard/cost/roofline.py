@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from regard.cost.device import COPY
 from regard.cost.report import Part, Report
 from regard.errors import RegardError
 
@@ -21,7 +22,7 @@ def roofline(report: Report, path: Path) -> None:
     device = report.asked.device
     kind = "float32" if report.asked.precision == "float32" else "bfloat16"
     grid = device.products.get(kind) or next(iter(device.products.values()))
-    top, slope = grid.best, device.traffic["aten::copy_"].at(LARGE)
+    top, slope = grid.best, device.traffic[COPY].at(LARGE)
     parts = [part for part in report.parts if part.products and part.seconds]
     if not parts:
         raise RegardError("nothing is multiplied here, so there is no roofline to draw")

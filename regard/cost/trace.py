@@ -29,6 +29,7 @@ from regard.models.masks import Combined, Documents, Mask, Overlay, Padding, Spa
 
 ALL = Fraction(1)
 ASIDE = "aside"  # the phase of what is no part of a job
+MATRICES = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,9 @@ class Record:
     writes: tuple[Place, ...]
     shape: tuple[int, ...]  # of a product: (times, rows, inner, columns); see `_shape`
     dtype: torch.dtype
+    turned: bool = False  # a product whose first factor lies by columns: a weight's gradient
+    calls: int = 1  # of torch since the operation before, this one and mere views
+    modules: int = 0  # that were entered since then
 
     @property
     def operations(self) -> int:
@@ -81,6 +85,7 @@ class Tracer(TorchDispatchMode):
         self.stand_in = stand_in
         self.phase = "forward"
         self.stack: list[Origin] = []
+        self._calls = self._modules = 0  # since the last operation
         self._origins: dict[int, Origin] = {}  # by autograd's number of an operation
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -100,6 +105,7 @@ class Tracer(TorchDispatchMode):
 
     def _write_down(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
         origin = self._origin()
+        self._calls += 1
         given, back = rules.tensors((args, kwargs)), rules.tensors(out)
         if not any(tensor.is_meta for tensor in (*given, *back)):
             return
@@ -127,8 +133,12 @@ class Tracer(TorchDispatchMode):
                 tuple(self._writes(name, given, changed, back)),
                 _shape(name, args, out),
                 _dtype(given, back),
+                _turned(name, args),
+                self._calls,
+                self._modules,
             )
         )
+        self._calls = self._modules = 0
 
     def _origin(self) -> Origin:
         """Where we are: in a module, or in the derivative of what was asked for in one."""
@@ -181,6 +191,7 @@ class Tracer(TorchDispatchMode):
             elif name.endswith((".similarity.query", ".similarity.key")):
                 share = ALL  # of queries alone, and of keys
             self.stack.append(Origin(name, share, triangle))
+            self._modules += 1
 
         return enter
 
@@ -259,7 +270,7 @@ def _shape(name: str, args: Any, out: Any) -> tuple[int, ...]:
     Of attention (heads of all rows, queries, width, keys), of a recurrence (steps, rows, hidden,
     gates, width).
     """
-    if name in ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm"):
+    if name in MATRICES:
         a, b = [arg for arg in args if isinstance(arg, Tensor)][-2:]
         times = len(a) if a.dim() == 3 else 1
         return times, a.shape[-2], a.shape[-1], b.shape[-1]
@@ -280,6 +291,14 @@ def _shape(name: str, args: Any, out: Any) -> tuple[int, ...]:
         q, k = parts[1:3] if name.endswith("_backward") else parts[:2]
         return q.shape[0] * q.shape[1], q.shape[2], q.shape[3], k.shape[2]
     return ()
+
+
+def _turned(name: str, args: Any) -> bool:
+    """Whether the first factor of a product lies by columns."""
+    if name not in MATRICES:
+        return False
+    first = [arg for arg in args if isinstance(arg, Tensor)][-2]
+    return first.stride(-1) != 1 and first.stride(-2) == 1
 
 
 @contextmanager

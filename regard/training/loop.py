@@ -32,6 +32,7 @@ from regard.training.carrying import Carried
 from regard.training.checkpoints import Checkpoint, Place
 from regard.training.evaluation import Scores, measure
 from regard.training.faults import COUNTS, Faults, Guard
+from regard.training.heap import keep_freed
 from regard.training.job import Answer, Job, Outcome, recompute
 from regard.training.log import LOG
 from regard.training.meter import Meter
@@ -114,6 +115,8 @@ class Loop:
         self.checkpoints.clean()
         if self.job.device.type == "cuda":
             self.checkpoints.reserve(self._saved_bytes())
+        elif self.job.device.type == "cpu":
+            keep_freed()
         try:
             with self.job.stop.noted():
                 try:

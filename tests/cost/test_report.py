@@ -1,8 +1,10 @@
 """Reports: times from rates, what fits, what to change."""
 
+import math
 from dataclasses import replace
 
 import pytest
+import torch
 from small_models import small
 
 from regard.cost import jobs
@@ -11,6 +13,7 @@ from regard.cost.jobs import Shape
 from regard.cost.predict import predicted, taken
 from regard.cost.report import Asked, _largest, advice, report
 from regard.errors import RegardError
+from regard.models.families import build
 
 RATE, MOVED = 1e9, 1e8
 PLAIN = replace(
@@ -20,7 +23,7 @@ PLAIN = replace(
     attention={"float32": Grid.constant(RATE, 3)},
     attention_back={"float32": Grid.constant(RATE, 3)},
     traffic={"aten::copy_": Grid.constant(MOVED, 1)},
-    launch={"train": 0.0, "write": 0.0},
+    launch={},
     memory=10**9,
 )
 
@@ -31,14 +34,33 @@ def test_with_constant_rates_each_operation_takes_the_longer_of_the_two():
     assert predicted(counted, PLAIN, "train").seconds == pytest.approx(expected)
 
 
+HOST = ("calls", "modules")
+
+
+def entered(config):
+    """How many modules a step of the real model runs."""
+    module, count = build(config).eval(), [0]
+    state = module.start(2, 9)
+    with torch.no_grad():
+        module(torch.zeros(2, 8, dtype=torch.long), state=state)
+        for part in module.modules():
+            part.register_forward_pre_hook(lambda *_: count.__setitem__(0, count[0] + 1))
+        module(torch.zeros(2, 1, dtype=torch.long), state=state, last=True)
+    return count[0]
+
+
 def test_launches_are_added_on_a_cpu_and_hidden_by_a_gpu():
     counted = jobs.step(small("gpt2"), Shape(2, 8))
     busy = predicted(counted, PLAIN, "write").seconds
-    slow = replace(PLAIN, launch={"train": 1.0, "write": 1.0})
-    assert predicted(counted, slow, "write").seconds == pytest.approx(busy + len(counted.records))
+    slow = replace(PLAIN, launch={"write call": 1.0, "write module": 2.0, "forward call": 9.0})
+    calls, modules = (sum(getattr(r, name) for r in counted.records) for name in HOST)
+    assert calls > len(counted.records)  # views are calls too
+    assert modules == entered(small("gpt2"))
+    host = calls + 2.0 * modules
+    assert predicted(counted, slow, "write").seconds == pytest.approx(busy + host)
     assert predicted(counted, slow, "write").bound == "launching"
     gpu = replace(slow, kind="cuda", kernel=0.0)
-    assert predicted(counted, gpu, "write").seconds == pytest.approx(len(counted.records))
+    assert predicted(counted, gpu, "write").seconds == pytest.approx(host)
 
 
 def test_the_bound_is_what_it_is():
@@ -57,7 +79,21 @@ def test_a_recurrence_takes_its_steps_one_after_another():
     grid = Grid(((3, 24), (1,), (1,)), (RATE / 10, RATE))
     device = replace(PLAIN, products={"float32": grid}, traffic=of_sheet("h200").traffic)
     half = first.executed / 2
-    assert taken(first, device).seconds == pytest.approx(half / RATE + half / (RATE / 10))
+    found = taken(first, device, "write", []).seconds
+    assert found == pytest.approx(half / RATE + half / (RATE / 10))
+    known = replace(device, recurrence={"float32": Grid.constant(RATE / 7, 3)})
+    assert taken(first, known, "write", []).seconds == pytest.approx(first.executed * 7 / RATE)
+
+
+def test_what_lies_far_is_multiplied_at_the_rate_of_what_lies_far():
+    counted = jobs.step(small("gpt2"), Shape(2, 8))
+    record = next(r for r in counted.records if r.name == "aten::mm")
+    products = {"float32": Grid.constant(RATE, 3), "float32/far": Grid.constant(RATE / 9, 3)}
+    device = replace(PLAIN, products=products, traffic=of_sheet("h200").traffic, cache=1000)
+    times = {500: 1.0, 1000: 3.0, 2000: 9.0, math.inf: 9.0}
+    for distance, longer in times.items():
+        found = taken(record, device, "write", [(8, distance)])
+        assert found.seconds == pytest.approx(longer * record.executed / RATE)
 
 
 def asked(work="train", rows=2, tokens=8, memory=10**9, **more):

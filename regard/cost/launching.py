@@ -1,0 +1,121 @@
+"""What the host takes to ask for operations, from models so small that they do little else.
+
+Their steps are timed by phase, what the operations themselves take is taken off (on a GPU they run
+beside), and the rest is shared out among calls of torch, modules that are entered and tensors that
+are handed over, so that all models come out as right as can be.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+
+from regard.cost import jobs, real
+from regard.cost.device import Device
+from regard.cost.jobs import Counted, Shape
+from regard.cost.predict import How, host_counts, timed
+from regard.models.families import Config, named
+
+# What may take time in each phase. Going back, no module is entered; an optimizer has few calls for
+# many tensors.
+CAUSES = {
+    "forward": ("call", "module"),
+    "backward": ("call",),
+    "optimizer": ("call", "tensor"),
+    "write": ("call", "module"),
+}
+TIMES = 300  # steps at most
+
+
+def small_models() -> list[Config]:
+    """Ways to be small: none of them does anything that takes long."""
+    narrow = {"vocabulary": 64, "width": 64}
+    even = {**narrow, "dropout": 0.0}
+    heads = {**even, "heads": 2, "hidden": 64}
+    ways: list[tuple[str, dict[str, Any]]] = [
+        ("gpt2-tiny", {**heads, "layers": 1, "attention_dropout": 0.0}),
+        ("gpt2-tiny", {**heads, "layers": 4, "attention_dropout": 0.0}),
+        ("regard-4", {**heads, "layers": 2, "context": 64}),
+        ("transformer-base", {**heads, "layers": 2, "encoder_layers": 2}),
+        ("lstm", {**even, "layers": 2, "hidden": 64}),
+        ("conv", {**even, "layers": 3}),
+        ("conv-pairs", {**even, "layers": 2, "encoder_layers": 2}),
+        ("bahdanau", {**even, "hidden": 64}),
+    ]
+    return [replace(named(name), **changed) for name, changed in ways]
+
+
+def launching(device: Device, where: torch.device, share: float = 1.0) -> dict[str, float]:
+    """Seconds of each cause in each phase; `share` of the usual time is spent on it."""
+    samples: dict[str, list[tuple[dict[str, int], float]]] = {phase: [] for phase in CAUSES}
+    for config in small_models():
+        shape = Shape(1, 4)
+        counted = jobs.train_step(config, shape, device.kind)
+        for phase, seconds in _phases(config, shape, where, share).items():
+            samples[phase].append(_host(counted, phase, "train", device, seconds))
+        counted = jobs.step(config, shape, device.kind)
+        seconds = real.seconds(real.writing(config, shape, where), where, share / 4)
+        samples["write"].append(_host(counted, "forward", "write", device, seconds))
+    return {
+        f"{phase} {cause}": seconds
+        for phase, causes in CAUSES.items()
+        for cause, seconds in fitted(samples[phase], causes).items()
+    }
+
+
+def _phases(config: Config, shape: Shape, where: torch.device, share: float) -> dict[str, float]:
+    """Seconds of the host in each phase of a step, the median of many."""
+    found: dict[str, list[float]] = {}
+
+    @contextmanager
+    def phase(name: str) -> Iterator[None]:
+        begin = time.perf_counter()
+        yield
+        found.setdefault(name, []).append(time.perf_counter() - begin)
+
+    run = real.training(config, shape, where, phase=phase)
+    _often(run, share / 2)
+    middle = {name: median(taken) for name, taken in found.items()}
+    middle["optimizer"] += middle.pop("gather")
+    return middle
+
+
+def _often(run: Callable[[], object], budget: float) -> None:
+    end = time.perf_counter() + budget
+    for times in range(TIMES):
+        run()
+        if times >= 3 and time.perf_counter() > end:
+            return
+
+
+def _host(
+    counted: Counted, phase: str, how: How, device: Device, seconds: float
+) -> tuple[dict[str, int], float]:
+    """What the host had to do in a phase, and what that took."""
+    counts: dict[str, int] = {}
+    for record, took in zip(counted.records, timed(counted.records, device, how), strict=True):
+        if record.phase == phase:
+            for cause, n in host_counts(record).items():
+                counts[cause] = counts.get(cause, 0) + n
+            if device.kind == "cpu":
+                seconds -= took.seconds
+    return counts, max(seconds, 1e-6)
+
+
+def fitted(
+    samples: Sequence[tuple[Mapping[str, int], float]], causes: Sequence[str]
+) -> dict[str, float]:
+    """Seconds of each cause, none below 0, so that relative errors of the sums are small."""
+    left = list(causes)
+    while left:
+        table = np.array([[counts[cause] / took for cause in left] for counts, took in samples])
+        found = np.linalg.lstsq(table, np.ones(len(samples)), rcond=None)[0]
+        if (found >= 0).all():
+            return dict(zip(left, found.tolist(), strict=True))
+        left.pop(int(found.argmin()))
+    return {}
