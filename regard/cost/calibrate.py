@@ -2,8 +2,9 @@
 
 Everything is timed as it will be predicted: products over a grid of shapes and types, attention
 there and back, recurrence, what is bound by memory by operation and size, and what the host takes,
-from models so small that they do little else (`launching.py`). On a CPU what a call takes with next
-to nothing in it is taken off, since the host's time is counted apart.
+from models so small that they do little else (`launching.py`). Of operations bound by memory, what
+a call takes on a CPU with next to nothing in it is taken off, since the host's time is counted
+apart.
 """
 
 import time
@@ -139,13 +140,12 @@ def _products(
         return run
 
     def rate(rows: int, inner: int, columns: int) -> float:
-        return work(rows, inner, columns) / clock.beyond(call(rows, inner, columns), least)
+        return work(rows, inner, columns) / clock.seconds(call(rows, inner, columns))
 
     def work(rows: int, inner: int, columns: int) -> float:
         return 2.0 * times * rows * inner * columns
 
     with torch.no_grad():
-        least = clock.least(call(1, 8, 8))
         return _grid(axes, rate, work)
 
 
@@ -188,13 +188,12 @@ def _attention(clock: Clock, kind: torch.dtype, back: bool, causal: bool = False
 
     def rate(queries: int, width: int, keys: int) -> float:
         queries = keys if causal else queries
-        return work(queries, width, keys) / clock.beyond(call(queries, width, keys), least)
+        return work(queries, width, keys) / clock.seconds(call(queries, width, keys))
 
     def work(queries: int, width: int, keys: int) -> float:
         share = (keys + 1) / (2 * keys) if causal else 1.0
         return (10.0 if back else 4.0) * TIMES * queries * width * keys * share
 
-    least = clock.least(call(1, 8, 1))
     return _grid(((1,), *ATTENTION[1:]) if causal else ATTENTION, rate, work)
 
 

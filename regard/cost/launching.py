@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -30,6 +30,14 @@ CAUSES = {
     "write": ("call", "module"),
 }
 TIMES = 300  # steps at most
+
+
+class Sample(NamedTuple):
+    """What the host did in a phase of a model, how often, and the seconds that went to it."""
+
+    counts: Mapping[str, int]
+    host: float
+    whole: float  # with what the operations themselves took
 
 
 def small_models() -> list[Config]:
@@ -52,7 +60,7 @@ def small_models() -> list[Config]:
 
 def launching(device: Device, where: torch.device, share: float = 1.0) -> dict[str, float]:
     """Seconds of each cause in each phase; `share` of the usual time is spent on it."""
-    samples: dict[str, list[tuple[dict[str, int], float]]] = {phase: [] for phase in CAUSES}
+    samples: dict[str, list[Sample]] = {phase: [] for phase in CAUSES}
     for config in small_models():
         shape = Shape(1, 4)
         counted = jobs.train_step(config, shape, device.kind)
@@ -93,28 +101,26 @@ def _often(run: Callable[[], object], budget: float) -> None:
             return
 
 
-def _host(
-    counted: Counted, phase: str, how: How, device: Device, seconds: float
-) -> tuple[dict[str, int], float]:
+def _host(counted: Counted, phase: str, how: How, device: Device, seconds: float) -> Sample:
     """What the host had to do in a phase, and what that took."""
     counts: dict[str, int] = {}
+    host = seconds
     for record, took in zip(counted.records, timed(counted.records, device, how), strict=True):
         if record.phase == phase:
             for cause, n in host_counts(record).items():
                 counts[cause] = counts.get(cause, 0) + n
             if device.kind == "cpu":
-                seconds -= took.seconds
-    return counts, max(seconds, 1e-6)
+                host -= took.seconds
+    return Sample(counts, host, seconds)
 
 
-def fitted(
-    samples: Sequence[tuple[Mapping[str, int], float]], causes: Sequence[str]
-) -> dict[str, float]:
-    """Seconds of each cause, none below 0, so that relative errors of the sums are small."""
+def fitted(samples: Sequence[Sample], causes: Sequence[str]) -> dict[str, float]:
+    """Seconds of each cause, none below 0, so that wholes are as right as can be, in percent."""
     left = list(causes)
     while left:
-        table = np.array([[counts[cause] / took for cause in left] for counts, took in samples])
-        found = np.linalg.lstsq(table, np.ones(len(samples)), rcond=None)[0]
+        table = np.array([[one.counts[cause] / one.whole for cause in left] for one in samples])
+        wanted = np.array([one.host / one.whole for one in samples])
+        found = np.linalg.lstsq(table, wanted, rcond=None)[0]
         if (found >= 0).all():
             return dict(zip(left, found.tolist(), strict=True))
         left.pop(int(found.argmin()))

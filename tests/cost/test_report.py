@@ -90,7 +90,8 @@ def test_what_lies_far_is_multiplied_at_the_rate_of_what_lies_far():
     record = next(r for r in counted.records if r.name == "aten::mm")
     products = {"float32": Grid.constant(RATE, 3), "float32/far": Grid.constant(RATE / 9, 3)}
     device = replace(PLAIN, products=products, traffic=of_sheet("h200").traffic, cache=1000)
-    times = {500: 1.0, 1000: 3.0, 2000: 9.0, math.inf: 9.0}
+    between = (2000 * 1000 / 16) ** 0.5
+    times = {1000 / 16: 1.0, between: 3.0, 2000: 9.0, math.inf: 9.0}
     for distance, longer in times.items():
         found = taken(record, device, "write", [(8, distance)])
         assert found.seconds == pytest.approx(longer * record.executed / RATE)
