@@ -118,7 +118,11 @@ def _context(comparison: Comparison) -> Iterator[str]:
     near = [one for one in there if reach[one.name] == least]
     there_with = "95 % of what more tokens give is there with"
     if most == least:
-        yield f"{named(far)} use as much {what}: {there_with} about {most:,}."
+        if len(far) > 1:
+            yield f"{named(far)} use as much {what}: {there_with} about {most:,}."
+        else:
+            tokens = "token" if most == 1 else "tokens"
+            yield f"{far[0].name} has 95 % of what more give with about {most:,} {tokens} {what}."
         return
     for which, words in ((far, "most"), (near, "least")):
         verb = "uses" if len(which) == 1 else "use"

@@ -62,6 +62,9 @@ def test_who_uses_most_and_least_context():
     alike = said(result("a", used=4.0), result("b", used=4.0))
     assert "a and b use as much of context" in alike
     assert "least" not in alike
+    alone = said(result("a", used=4.0))
+    assert "a has 95 % of what more give with about 4 tokens of context." in alone
+    assert "use as much" not in alone
 
 
 def test_whose_cost_grows_fastest():
