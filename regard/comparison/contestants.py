@@ -44,6 +44,16 @@ class Contestant:
         """Whether it counts instead of being trained by steps."""
         return not self.settings.model.by_steps
 
+    @property
+    def in_rows_of(self) -> int:
+        """Tokens in a row of text it is trained on; 0 of counts, recurrent models and pairs."""
+        carried = isinstance(self.settings.model.config(), RecurrentConfig)
+        return (
+            0
+            if self.counts or carried or self.settings.data.pairs
+            else self.settings.training.context
+        )
+
     def seeded(self, number: int) -> Settings:
         """The settings of one of its runs: those that follow have the seeds that follow."""
         training = self.settings.training

@@ -133,14 +133,17 @@ def _lengths(comparison: Comparison) -> Iterator[str]:
     labels = comparison.labels
     for one in comparison.good if not comparison.pairs else ():
         line = one.lengths
-        if line is None or len(line.y) < 2 or not comparison.trained_on:
+        if line is None or len(line.y) < 2 or one.counts:
             continue
         before, behind = line.y[-2:]
-        here, there = labels[len(line.y) - 2 : len(line.y)]
-        if behind > RISE * before:
+        last = len(line.y) - 1
+        here, there = labels[last - 1], labels[last]
+        longer = comparison.buckets[last][0] > one.trained_on
+        if behind > RISE * before and longer:
+            where = "in rows longer than it was trained on" if one.trained_on else "far into a row"
             yield (
-                f"{one.name} gets worse in rows longer than it was trained on: {before:.2f} nats "
-                f"at positions {here}, {behind:.2f} at {there}."
+                f"{one.name} gets worse {where}: {before:.2f} nats at positions {here}, "
+                f"{behind:.2f} at {there}."
             )
     falls = {
         one.name: one.lengths.y[0] - one.lengths.y[-1]

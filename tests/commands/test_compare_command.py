@@ -223,6 +223,18 @@ def test_minutes_become_steps_which_stay_what_they_are(data, tmp_path, monkeypat
     assert state(tmp_path / "out/runs/elman-0").steps == 6
 
 
+def test_a_model_without_room_for_longer_rows_may_come_first(data, tmp_path):
+    few = ("--models", "gpt2-tiny,elman", "--parameters", 0, "--steps", 2, "--out", "out")
+    changes = (*QUICK, "training.context=16", "elman:model.width=16")
+    said = compared(data / "notes.txt", *few, settings=changes)
+    assert said.code == 0, said.err
+    found = json.loads((tmp_path / "out/report.json").read_text())
+    assert [one["failed"] for one in found["results"]] == ["", ""]
+    assert found["labels"] == ["1–16", "17–32"]
+    assert [len(one["lengths"]["y"]) for one in found["results"]] == [1, 2]
+    assert [one["trained_on"] for one in found["results"]] == [16, 0]
+
+
 def test_json_is_all_that_is_printed(data):
     few = ("--models", "bigram", "--out", "out", "--json")
     said = compared(data / "notes.txt", *few)

@@ -90,6 +90,18 @@ def test_rows_longer_than_trained_on_are_spoken_of_where_they_hurt():
     assert "b gets worse" not in words
 
 
+def test_only_who_was_trained_on_shorter_rows_is_said_to_read_longer_ones():
+    longer = "in rows longer than it was trained on"
+    assert "gets worse" not in said(result("a", lengths=(2.0, 3.0), trained_on=32))
+    assert "gets worse" not in said(result("ngram", lengths=(2.0, 3.0), parameters=0))
+    recurrent = said(result("lstm", lengths=(2.0, 3.0), trained_on=0))
+    assert "lstm gets worse far into a row: 2.00 nats at positions 1–16, 3.00" in recurrent
+    assert longer not in recurrent
+    short = said(result("a", lengths=(2.0,)), result("b", lengths=(2.0, 3.0)))  # no room for more
+    assert "a gets worse" not in short
+    assert f"b gets worse {longer}" in short
+
+
 def translating(plain, attending):
     return said(
         result("rnn", (20.0, 20.1), key="bleu", lengths=plain),
