@@ -1,5 +1,7 @@
 """What is said of figures: both ways, so that nothing is known beforehand."""
 
+from dataclasses import replace
+
 from made_up import comparison, result
 
 from regard.comparison.results import Spread
@@ -27,6 +29,32 @@ def test_within_the_spread_it_is_too_close_to_call():
     assert "is best with" not in words
 
 
+def test_who_comes_last_is_not_told_from_those_as_bad():
+    words = said(*(result(n, (q, q)) for n, q in (("a", 1.0), ("b", 2.0), ("c", 3.0), ("d", 3.0))))
+    assert "d comes last with 3.000 ± 0.000, too close to c to call." in words
+    alone = said(*(result(n, (q, q)) for n, q in (("a", 1.0), ("b", 2.0), ("c", 3.0))))
+    assert "c comes last with 3.000 ± 0.000." in alone
+
+
+def test_a_tie_of_one_seed_is_not_put_down_to_test_sets_that_nobody_drew():
+    words = said(result("a", (2.0,)), result("b", (2.0,)))
+    assert "too close to call (bits per byte: a 2.000, b 2.000): they do not differ." in words
+    assert "resampled" not in words
+
+
+def test_a_model_whose_figure_has_no_end_is_not_passed_over():
+    lost = replace(result("b"), scores={})
+    assert "Of b there is no figure" in said(result("a", key="loss"), lost)
+
+
+def test_sizes_that_could_not_be_matched_are_told():
+    words = said(result("a", parameters=21_500), result("b", parameters=33_800))
+    assert "They are not of one size: a has 21.5k parameters, b 33.8k." in words
+    near = said(result("a", parameters=30_000), result("b", parameters=33_000))
+    assert "not of one size" not in near
+    assert "not of one size" not in said(result("ngram", parameters=0), result("b"))
+
+
 def test_one_seed_says_nothing_of_chance_but_of_bleu_resampling_does():
     assert "nobody knows how much" in said(result("a", (2.0,)), result("b", (3.0,)))
 
@@ -45,6 +73,7 @@ def test_who_trains_fastest_and_how_many_times():
     assert "a trains fastest, 3,000 tokens a second: 3.0 times b, the slowest (1,000)" in words
     words = said(result("a", pace=500.0), result("b", pace=1000.0))
     assert "b trains fastest, 1,000 tokens a second: 2.0 times a" in words
+    assert "fastest, 1,000" not in said(result("a", pace=1000.0), result("b", pace=1000.0))
 
 
 def test_what_counts_is_not_said_to_train():
@@ -80,6 +109,8 @@ def test_whose_state_grows():
     words = said(result("a", power=2.0, state=1000), result("b", state=64))
     assert "Behind 512 tokens a keeps 512.0 kB for each text that it writes, b 64 B" in words
     assert "what b keeps does not grow" in words
+    alike = said(result("a", state=64), result("b", state=64))
+    assert "Behind 512 tokens each keeps 64 B for each text; what a, b keep" in alike
 
 
 def test_rows_longer_than_trained_on_are_spoken_of_where_they_hurt():
@@ -123,6 +154,9 @@ def test_the_bottleneck_is_seen_only_where_it_is():
     assert "No bottleneck" in words
     assert "rnn+attention falls most with length: 5.0" in words
     assert "No model falls with length" in translating((30.0, 30.0), (30.0, 31.0))
+    little = translating((0.1, 0.0), (0.1, 0.1))
+    assert "No bottleneck" in little
+    assert "No model falls with length" in little
 
 
 def test_who_failed_is_told_and_one_alone_is_no_race():
