@@ -40,6 +40,7 @@ from regard.training.signals import Stop, StoppedError
 from regard.training.stages import Stages
 
 NOTES = "compare.json"
+DATA = "compare.data"  # what the data hold, among what was asked
 
 
 @dataclass(frozen=True)
@@ -153,12 +154,19 @@ class Comparing:
     def _check(self, before: Mapping[str, Any]) -> None:
         """Refuse a folder of another comparison; more models and more seeds are welcome."""
         problems = Problems(f"{self.wanted.out} was begun with other settings")
+        moved = False
         for name in self.wanted.models:
             if name in before:
                 then, now = flat(before[name].get("asked", {})), flat(self._asked(name))
+                moved |= then.pop(DATA, None) != now.pop(DATA)
                 for key in sorted(then.keys() | now.keys()):
                     if then.get(key) != now.get(key):
                         problems.add(f"{name}: {key} is {now.get(key)!r}, was {then.get(key)!r}")
+        if moved and not problems.found:  # settings may be why other parts are held out
+            raise RegardError(
+                f"{self.wanted.out} was begun with other data; give what it was begun with, or "
+                "choose another --out"
+            )
         if problems.found:
             problems.found[-1] += "; give what it was begun with, or choose another --out"
         problems.report()
