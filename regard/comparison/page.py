@@ -303,7 +303,9 @@ def _cost(comparison: Comparison) -> str:
         series = lines_of(comparison, partial(_costs, key=key))
         if series:
             across = Axis("n", log=True, base=2, shown="{:,.0f}".format)
-            drawn = chart(series, across, Axis(unit, log=True, shown=shown), f"{title}: {unit}.")
+            drawn = chart(
+                series, across, Axis(unit, log=True, shown=shown), _told(title, series, shown)
+            )
             figures.append(figure(title, series, drawn))
     powers = ("flops", "seconds", "step_flops", "step_seconds")
     rows = [
@@ -332,6 +334,15 @@ def _cost(comparison: Comparison) -> str:
             rows,
         ),
     )
+
+
+def _told(title: str, series: Sequence[Series], shown: Callable[[float], str]) -> str:
+    """A chart in words, for who cannot see it: where each line begins and ends."""
+    lines = (
+        f"{s.name} {shown(s.y[0] or 0)} at {s.x[0]:,.0f}, {shown(s.y[-1] or 0)} at {s.x[-1]:,.0f}"
+        for s in series
+    )
+    return f"{title}: {'; '.join(lines)}"
 
 
 def _costs(one: Result, key: str) -> Line | None:

@@ -122,6 +122,10 @@ def test_every_chart_says_in_words_what_it_shows_and_figures_stand_on_the_right(
     charts = re.findall(r"<svg viewBox=\"0 0 520[^>]*>", html)
     assert len(charts) == 9
     assert all('role="img" aria-label="' in one for one in charts)
+    counted = next(one for one in charts if "Reading n tokens, counted" in one)
+    assert "lstm 64 at 64, 512 at 512; transformer 4,096 at 64, 262.1k at 512" in counted
+    scrolled = re.findall(r'<div class="scroll"[^>]*>', html)  # who has no mouse scrolls by keys
+    assert all('tabindex="0" role="region" aria-label="' in one for one in scrolled)
     for cell in re.findall(r"<td class=\"([^\"]*)\">[\d.,]+(?: ± [\d.]+)?</td>", html):
         assert "n" in cell.split()
 
