@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from regard.commands.comparing import Comparing, Wanted
+from regard.commands.comparing import NOTES, Comparing, Wanted
 from regard.commands.names import check_writable, lasting
 from regard.commands.train import UNSAID, Train
 from regard.comparison.contestants import USUAL, chosen, shared
@@ -144,6 +144,7 @@ class Compare:
         title = " and ".join(Path(name).name for name in first.data.train)
         out = Path(self.out or Path("compared") / _stem(first.data.train))
         check_writable(out)
+        _check_ours(out)
         minutes = 0.0 if self.minutes == UNSAID else self.minutes
         return Wanted(models, out, self.seeds, _number(self.parameters), minutes, title)
 
@@ -154,6 +155,10 @@ class Compare:
         problems.require(self.seeds > 0, f"--seeds must be at least 1, not {self.seeds}")
         given = [n for n in ("steps", "epochs", "minutes") if getattr(self, n) != UNSAID]
         problems.require(len(given) < 2, f"give one of --{' and --'.join(given)}, not both")
+        fine = self.steps == UNSAID or self.steps > 0
+        problems.require(fine, f"--steps must be at least 1, not {self.steps}")
+        fine = self.epochs == UNSAID or self.epochs > 0
+        problems.require(fine, f"--epochs must be more than 0, not {self.epochs:g}")
         minutes = self.minutes
         fine = minutes == UNSAID or 0 < minutes < 1e6
         alone = os.environ.get("WORLD_SIZE", "1") == "1"
@@ -203,7 +208,22 @@ def _number(text: str) -> int:
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([kmb]?)", text.strip().lower().replace(",", ""))
     if not found:
         raise RegardError(f"--parameters {text}: write a number such as 300k, 2M or 1000000")
-    return round(float(found[1]) * UNITS[found[2]])
+    number = float(found[1]) * UNITS[found[2]]
+    if 0 < number < 1:
+        raise RegardError(f"--parameters {text} is less than one; write 300k or 2M, or 0 for as is")
+    return round(number)
+
+
+def _check_ours(out: Path) -> None:
+    """A report that no comparison wrote is not written over."""
+    if out.exists() and not out.is_dir():
+        raise RegardError(f"{out} is no folder; choose another --out")
+    there = [name for name in (REPORT, FIGURES) if os.path.lexists(out / name)]
+    if there and not (out / NOTES).exists():
+        raise RegardError(
+            f"{out / there[0]} is there, but {NOTES} is not: no comparison wrote it; choose "
+            "another --out"
+        )
 
 
 def _stem(names: Names) -> str:

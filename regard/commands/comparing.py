@@ -24,11 +24,10 @@ from regard.comparison import measuring
 from regard.comparison.contestants import Contestant, about, sized
 from regard.comparison.measuring import FOR_EACH_SEED, FOR_ONE, Figures, Material, Measurement
 from regard.comparison.pace import memory_of_training, seconds_per_step
-from regard.comparison.results import Comparison, Result, labels_of, result
+from regard.comparison.results import Comparison, Result, buckets_of, result
 from regard.data.buckets import Buckets
 from regard.data.stream import Stream
 from regard.errors import Problems, RegardError
-from regard.models.recurrent_config import RecurrentConfig
 from regard.storage import read_json, write_json
 from regard.training.deciding import Plan
 from regard.training.formats import duration
@@ -41,6 +40,7 @@ from regard.training.signals import Stop, StoppedError
 from regard.training.stages import Stages
 
 NOTES = "compare.json"
+DATA = "compare.data"  # what the data hold, among what was asked
 
 
 @dataclass(frozen=True)
@@ -154,12 +154,19 @@ class Comparing:
     def _check(self, before: Mapping[str, Any]) -> None:
         """Refuse a folder of another comparison; more models and more seeds are welcome."""
         problems = Problems(f"{self.wanted.out} was begun with other settings")
+        moved = False
         for name in self.wanted.models:
             if name in before:
                 then, now = flat(before[name].get("asked", {})), flat(self._asked(name))
+                moved |= then.pop(DATA, None) != now.pop(DATA)
                 for key in sorted(then.keys() | now.keys()):
                     if then.get(key) != now.get(key):
                         problems.add(f"{name}: {key} is {now.get(key)!r}, was {then.get(key)!r}")
+        if moved and not problems.found:  # settings may be why other parts are held out
+            raise RegardError(
+                f"{self.wanted.out} was begun with other data; give what it was begun with, or "
+                "choose another --out"
+            )
         if problems.found:
             problems.found[-1] += "; give what it was begun with, or choose another --out"
         problems.report()
@@ -219,13 +226,10 @@ class Comparing:
 
     def _comparison(self) -> Comparison:
         found = [self._result(one) for one in self.contestants]
-        good = next((one for one in self.contestants if one.name not in self.failed), None)
-        shown: Figures = {}
-        labels: tuple[str, ...] = ()
-        if good is not None:
-            shown = self._figures(good, 0, "samples")
-            parts = (self._figures(good, 0, name) for name in ("quality", "lengths"))
-            labels = labels_of(*parts)
+        good = [one for one in self.contestants if one.name not in self.failed]
+        shown: Figures = self._figures(good[0], 0, "samples") if good else {}
+        # a learned table of positions has an end, so some models may have fewer
+        buckets = max(map(self._buckets, good), key=len, default=())
         return Comparison(
             self.wanted.title,
             self.wanted.pairs,
@@ -233,14 +237,24 @@ class Comparing:
             tuple(found),
             tuple(shown.get("given", ())),
             tuple(shown.get("gold", ())),
-            0 if self.wanted.pairs else self.survey.settings.training.context,
-            labels,
+            buckets,
         )
+
+    def _buckets(self, one: Contestant) -> tuple[tuple[int, int], ...]:
+        return buckets_of(*(self._figures(one, 0, name) for name in ("quality", "lengths")))
 
     def _result(self, one: Contestant) -> Result:
         preset = one.settings.model.preset
         words = self.failed.get(one.name, "")
-        base = Result(one.name, preset, about(preset), one.parameters, one.matched, words)
+        base = Result(
+            one.name,
+            preset,
+            about(preset),
+            one.parameters,
+            one.matched,
+            words,
+            trained_on=one.in_rows_of,
+        )
         if base.failed:
             return base
         seeds = range(self.wanted.seeds)
@@ -291,12 +305,8 @@ def _contexts(contestants: Sequence[Contestant], survey: Plan) -> list[int]:
     """How many tokens each model reads at once; recurrent ones any number."""
     if survey.settings.data.pairs:
         return [one.settings.model.config().context for one in contestants]
-    asked = [
-        one.settings.training.context
-        for one in contestants
-        if not isinstance(one.settings.model.config(), RecurrentConfig)
-    ]
-    return [*asked, survey.settings.training.context]
+    rows = [one.in_rows_of for one in contestants if one.in_rows_of]
+    return [*rows, survey.settings.training.context]
 
 
 def machine(device: torch.device) -> str:

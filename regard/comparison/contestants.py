@@ -44,6 +44,16 @@ class Contestant:
         """Whether it counts instead of being trained by steps."""
         return not self.settings.model.by_steps
 
+    @property
+    def in_rows_of(self) -> int:
+        """Tokens in a row of text it is trained on; 0 of counts, recurrent models and pairs."""
+        carried = isinstance(self.settings.model.config(), RecurrentConfig)
+        return (
+            0
+            if self.counts or carried or self.settings.data.pairs
+            else self.settings.training.context
+        )
+
     def seeded(self, number: int) -> Settings:
         """The settings of one of its runs: those that follow have the seeds that follow."""
         training = self.settings.training
@@ -60,15 +70,21 @@ def preset_of(name: str, pairs: bool) -> str:
     short = PAIR_NAMES if pairs else TEXT_NAMES
     preset = short.get(name, name)
     try:
-        config = named(preset)
+        named(preset)
     except RegardError:
-        known = [*short, *OTHERS, *PRESETS]
+        known = [*short, *(other for other in (*OTHERS, *PRESETS) if _fits(other, pairs))]
         raise RegardError(f"no model is called {name!r}; {nearest(name, known)}") from None
-    wanted = "encoder-decoder" if pairs else "decoder"
-    if config.kind != wanted or isinstance(config, BagConfig):
+    if not _fits(preset, pairs):
         what, usual = "pairs" if pairs else "text", ", ".join(USUAL[pairs])
         raise RegardError(f"{name} cannot be compared on {what}; choose among {usual}, or others")
     return preset
+
+
+def _fits(preset: str, pairs: bool) -> bool:
+    """Whether a model reads such data."""
+    config = named(preset)
+    wanted = "encoder-decoder" if pairs else "decoder"
+    return config.kind == wanted and not isinstance(config, BagConfig)
 
 
 def chosen(given: str, pairs: bool) -> dict[str, str]:

@@ -26,6 +26,7 @@ TARGETS = 512  # tokens of a text
 PAIRS = 256
 TOGETHER = 1 << 14  # tokens computed at once
 MOST = 0.95  # of all that context gives
+NOTHING = 1e-3  # nats: a smaller gain is rounding (a bigram's was 1e-7), not use
 
 
 def powers(most: int) -> list[int]:
@@ -105,6 +106,8 @@ def used(lengths: Sequence[float], losses: Sequence[float], share: float = MOST)
 
     Between two lengths that were measured it is read off a straight line, over their logarithms.
     """
+    if losses[0] - min(losses) < NOTHING:
+        return lengths[0]
     wanted = losses[0] - share * (losses[0] - min(losses))
     i = next(i for i, loss in enumerate(losses) if loss <= wanted)
     if not i:

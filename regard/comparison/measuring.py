@@ -135,9 +135,8 @@ class Measurement:
     def _beginnings(self, count: int) -> list[list[int]]:
         """Prompts, or sources."""
         if self.material.tokens is not None:
-            return writing.prompts(
-                self.material.tokens, count, min(writing.PROMPT, self.material.span)
-            )
+            half = max(1, self.material.span // 2)  # a learned table must have room for more
+            return writing.prompts(self.material.tokens, count, min(writing.PROMPT, half))
         sources = self._pairs.sources
         return [sources[i].tolist() for i in writing.sentences(self._pairs, count)]
 

@@ -22,7 +22,7 @@ from regard.comparison.parts import (
     table,
 )
 from regard.comparison.results import Comparison, Line, Result
-from regard.comparison.summary import summary
+from regard.comparison.summary import named, summary
 from regard.storage import size
 from regard.training.formats import count, duration, rate
 
@@ -197,15 +197,12 @@ def _lengths(comparison: Comparison) -> str:
         border = None
     else:
         about = (
-            "The loss by position in rows that begin anew, up to twice as long as Transformers and "
-            "convolutions were trained on (the dashed line). Each bucket has other tokens; the "
-            "next section asks for the same ones."
+            "The loss by position in rows that begin anew. Each bucket has other tokens; the next "
+            "section asks for the same ones."
         )
         what, across, digits = "nats per token", "position in the row", 2
-        inside = sum(
-            int(s.split("–")[-1].replace(",", "")) <= comparison.trained_on for s in labels
-        )
-        border = inside - 0.5
+        border, words = _border(comparison)
+        about += words
     drawn = chart(
         series,
         Axis(across, names=labels),
@@ -224,6 +221,17 @@ def _lengths(comparison: Comparison) -> str:
         figure(caption[:-1], series, drawn),
         table(comparison, caption, labels, rows),
     )
+
+
+def _border(comparison: Comparison) -> tuple[float | None, str]:
+    """Between which buckets the shortest of the rows trained on end, and for whom, in words."""
+    rows = min((one.trained_on for one in comparison.good if one.trained_on), default=0)
+    ends = [last for _, last in comparison.buckets[:-1]]
+    if rows not in ends:
+        return None, ""
+    who = [one for one in comparison.good if one.trained_on == rows]
+    words = f" Behind the dashed line rows are longer than {named(who)} had in training."
+    return ends.index(rows) + 0.5, words
 
 
 def _at(line: Line | None, place: int, digits: int) -> str:
@@ -295,7 +303,9 @@ def _cost(comparison: Comparison) -> str:
         series = lines_of(comparison, partial(_costs, key=key))
         if series:
             across = Axis("n", log=True, base=2, shown="{:,.0f}".format)
-            drawn = chart(series, across, Axis(unit, log=True, shown=shown), f"{title}: {unit}.")
+            drawn = chart(
+                series, across, Axis(unit, log=True, shown=shown), _told(title, series, shown)
+            )
             figures.append(figure(title, series, drawn))
     powers = ("flops", "seconds", "step_flops", "step_seconds")
     rows = [
@@ -324,6 +334,15 @@ def _cost(comparison: Comparison) -> str:
             rows,
         ),
     )
+
+
+def _told(title: str, series: Sequence[Series], shown: Callable[[float], str]) -> str:
+    """A chart in words, for who cannot see it: where each line begins and ends."""
+    lines = (
+        f"{s.name} {shown(s.y[0] or 0)} at {s.x[0]:,.0f}, {shown(s.y[-1] or 0)} at {s.x[-1]:,.0f}"
+        for s in series
+    )
+    return f"{title}: {'; '.join(lines)}"
 
 
 def _costs(one: Result, key: str) -> Line | None:

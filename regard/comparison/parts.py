@@ -49,7 +49,8 @@ def table(
         for heading, number in zip(headings, kinds, strict=True)
     )
     return (
-        f'<div class="scroll"><table><caption>{escape(caption)}</caption><thead><tr>'
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(caption)}">'
+        f"<table><caption>{escape(caption)}</caption><thead><tr>"
         f'<th scope="col">model</th>{heads}</tr></thead>'
         f"<tbody>{''.join(lines)}</tbody></table></div>"
     )

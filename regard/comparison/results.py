@@ -3,7 +3,7 @@
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from typing import Any
 
 from regard.comparison.context_use import used
@@ -66,10 +66,11 @@ class Line:
     deviation: tuple[float, ...] = ()
 
     @classmethod
-    def of(cls, x: Sequence[float], runs: Sequence[Sequence[float]]) -> "Line | None":
-        """From one sequence of figures for each seed, as far as all go."""
-        most = min((len(run) for run in runs), default=0)
-        columns = [Spread(tuple(column)) for column in zip(*(r[:most] for r in runs), strict=True)]
+    def of(cls, x: Sequence[float], runs: Sequence[Sequence[float | None]]) -> "Line | None":
+        """From one sequence of figures for each seed, as far as all go and have an end."""
+        most = min((run.index(None) if None in run else len(run) for run in runs), default=0)
+        cut = [[value for value in run[:most] if value is not None] for run in runs]
+        columns = [Spread(column) for column in zip(*cut, strict=True)]
         if not columns:
             return None
         means, spreads = (c.mean for c in columns), (c.deviation for c in columns)
@@ -103,6 +104,7 @@ class Result:
     cost: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     powers: Mapping[str, float | None] = field(default_factory=dict)  # of growth
     samples: tuple[str, ...] = ()
+    trained_on: int = 0  # tokens in a row of text; 0: it carries on, or counts, or reads pairs
 
     @property
     def counts(self) -> bool:
@@ -119,12 +121,16 @@ class Comparison:
     results: tuple[Result, ...]
     given: tuple[str, ...] = ()  # prompts, or sources
     gold: tuple[str, ...] = ()  # what should be written for each source
-    trained_on: int = 0  # tokens in a row of text that Transformers and convolutions read
-    labels: tuple[str, ...] = ()  # of the lengths in `Result.lengths`
+    buckets: tuple[tuple[int, int], ...] = ()  # from and to, of the lengths in `Result.lengths`
 
     @property
     def good(self) -> list[Result]:
         return [result for result in self.results if not result.failed]
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """How the buckets of lengths are called."""
+        return tuple(f"{a:,}–{b:,}" if a < b else f"{a:,}" for a, b in self.buckets)
 
     @property
     def metric(self) -> Metric:
@@ -143,7 +149,7 @@ class Comparison:
 
     def figures(self) -> dict[str, Any]:
         """All of it as JSON has it."""
-        return {**_told(self), "metric": asdict(self.metric)}
+        return {**_told(self), "labels": list(self.labels), "metric": asdict(self.metric)}
 
 
 def _told(value: Any) -> Any:
@@ -173,12 +179,8 @@ def result(
     context = Line.of(contexts[0]["tokens"], [one["loss"] for one in contexts])
     cost = once["cost"]
     one = training[seeds[0]]
-    return Result(
-        base.name,
-        base.preset,
-        base.about,
-        base.parameters,
-        base.matched,
+    return replace(
+        base,
         seeds=seeds,
         scores=_scores(qualities),
         margin=first.get("bleu_margin"),
@@ -230,8 +232,7 @@ def _lengths(qualities: Sequence[Figures], positions: Sequence[Figures]) -> Line
     return Line.of(range(len(runs[0]) if runs else 0), runs)
 
 
-def labels_of(quality: Figures, positions: Figures) -> tuple[str, ...]:
-    """How the buckets of lengths are called."""
+def buckets_of(quality: Figures, positions: Figures) -> tuple[tuple[int, int], ...]:
+    """From and to of each bucket of lengths."""
     buckets = [(one["first"], one["last"]) for one in quality.get("by_length", ())]
-    buckets = buckets or [tuple(one) for one in positions.get("positions", ())]
-    return tuple(f"{low:,}–{high:,}" if low < high else f"{low:,}" for low, high in buckets)
+    return tuple(buckets or ((low, high) for low, high in positions.get("positions", ())))

@@ -4,10 +4,12 @@ from collections.abc import Callable, Iterator, Sequence
 
 from regard.comparison.results import Comparison, Result
 from regard.storage import size
-from regard.training.formats import duration, rate
+from regard.training.formats import count, duration, rate
 
 ALIKE = 0.05  # powers of growth that differ by less are called the same
 RISE = 1.02  # how much a loss must rise behind the length trained on to be worth a word
+SEEN = 0.5  # BLEU: smaller differences between buckets are not spoken of
+UNEVEN = 1.2  # how many times the parameters of another are worth a word
 BOTTLENECK = ("rnn", "rnn+attention")
 
 
@@ -15,6 +17,8 @@ def summary(comparison: Comparison) -> list[str]:
     """One sentence or two for each thing that was measured."""
     parts: Sequence[Callable[[Comparison], Iterator[str]]] = (
         _quality,
+        _unknown,
+        _sizes,
         _training,
         _writing,
         _context,
@@ -59,11 +63,11 @@ def _quality(comparison: Comparison) -> Iterator[str]:
     rivals = [one for one in ranked[1:] if too_close(comparison, best, one)]
     if rivals:
         listed = ", ".join(f"{one.name} {shown(one)}" for one in (best, *rivals))
-        why = "seeds do" if len(best.seeds) > 1 else "resampled test sets do"
-        yield (
-            f"Who is best is too close to call ({metric.name}: {listed}): they differ by no more "
-            f"than {why}."
-        )
+        why = "they differ by no more than "
+        why += "seeds do" if len(best.seeds) > 1 else "resampled test sets do"
+        if len(best.seeds) == 1 and best.margin is None:
+            why = "they do not differ"
+        yield f"Who is best is too close to call ({metric.name}: {listed}): {why}."
     else:
         gap = abs(best.scores[metric.key].mean - second.scores[metric.key].mean)
         share = 100 * gap / abs(second.scores[metric.key].mean or 1.0)
@@ -73,9 +77,30 @@ def _quality(comparison: Comparison) -> Iterator[str]:
             f"better than {second.name} with {shown(second)}."
         )
     if last not in (best, *rivals, second):
-        yield f"{last.name} comes last with {shown(last)}."
+        tied = [one for one in ranked[:-1] if too_close(comparison, one, last)]
+        behind = f", too close to {named(tied)} to call" if tied else ""
+        yield f"{last.name} comes last with {shown(last)}{behind}."
     if len(best.seeds) == 1 and best.margin is None:
         yield "With one seed each, nobody knows how much of a difference is chance; try --seeds 3."
+
+
+def _unknown(comparison: Comparison) -> Iterator[str]:
+    lost = [one for one in comparison.good if one not in comparison.ranked]
+    if lost:
+        yield f"Of {named(lost)} there is no figure to rank by: a loss has grown beyond all bounds."
+
+
+def _sizes(comparison: Comparison) -> Iterator[str]:
+    """Widths come in steps, so small models may be far from the size that was asked for."""
+    trained = [one for one in comparison.good if not one.counts]
+    if trained:
+        least = min(trained, key=lambda one: one.parameters)
+        most = max(trained, key=lambda one: one.parameters)
+        if most.parameters > UNEVEN * least.parameters:
+            yield (
+                f"They are not of one size: {least.name} has {count(least.parameters)} parameters, "
+                f"{most.name} {count(most.parameters)}."
+            )
 
 
 def _training(comparison: Comparison) -> Iterator[str]:
@@ -85,10 +110,11 @@ def _training(comparison: Comparison) -> Iterator[str]:
         fast = max(trained, key=lambda one: paces[one.name])
         slow = min(trained, key=lambda one: paces[one.name])
         ratio = paces[fast.name] / paces[slow.name]
-        yield (
-            f"{fast.name} trains fastest, {rate(paces[fast.name])} tokens a second: "
-            f"{ratio:.1f} times {slow.name}, the slowest ({rate(paces[slow.name])})."
-        )
+        if fast is not slow:
+            yield (
+                f"{fast.name} trains fastest, {rate(paces[fast.name])} tokens a second: "
+                f"{ratio:.1f} times {slow.name}, the slowest ({rate(paces[slow.name])})."
+            )
     for one in comparison.good:
         if one.counts and one.seconds is not None:
             yield f"{one.name} is not trained but counted, which took {duration(one.seconds.mean)}."
@@ -118,7 +144,11 @@ def _context(comparison: Comparison) -> Iterator[str]:
     near = [one for one in there if reach[one.name] == least]
     there_with = "95 % of what more tokens give is there with"
     if most == least:
-        yield f"{named(far)} use as much {what}: {there_with} about {most:,}."
+        if len(far) > 1:
+            yield f"{named(far)} use as much {what}: {there_with} about {most:,}."
+        else:
+            tokens = "token" if most == 1 else "tokens"
+            yield f"{far[0].name} has 95 % of what more give with about {most:,} {tokens} {what}."
         return
     for which, words in ((far, "most"), (near, "least")):
         verb = "uses" if len(which) == 1 else "use"
@@ -129,14 +159,17 @@ def _lengths(comparison: Comparison) -> Iterator[str]:
     labels = comparison.labels
     for one in comparison.good if not comparison.pairs else ():
         line = one.lengths
-        if line is None or len(line.y) < 2 or not comparison.trained_on:
+        if line is None or len(line.y) < 2 or one.counts:
             continue
         before, behind = line.y[-2:]
-        here, there = labels[len(line.y) - 2 : len(line.y)]
-        if behind > RISE * before:
+        last = len(line.y) - 1
+        here, there = labels[last - 1], labels[last]
+        longer = comparison.buckets[last][0] > one.trained_on
+        if behind > RISE * before and longer:
+            where = "in rows longer than it was trained on" if one.trained_on else "far into a row"
             yield (
-                f"{one.name} gets worse in rows longer than it was trained on: {before:.2f} nats "
-                f"at positions {here}, {behind:.2f} at {there}."
+                f"{one.name} gets worse {where}: {before:.2f} nats at positions {here}, "
+                f"{behind:.2f} at {there}."
             )
     falls = {
         one.name: one.lengths.y[0] - one.lengths.y[-1]
@@ -146,7 +179,7 @@ def _lengths(comparison: Comparison) -> Iterator[str]:
     if falls:
         worst = max(falls, key=lambda name: falls[name])
         ends = f"sources of {labels[0]} tokens to those of {labels[-1]}"
-        if falls[worst] > 0:
+        if falls[worst] >= SEEN:
             yield f"{worst} falls most with length: {falls[worst]:.1f} BLEU from {ends}."
         else:
             yield f"No model falls with length from {ends}."
@@ -164,7 +197,7 @@ def _bottleneck(comparison: Comparison) -> Iterator[str]:
         f"attention adds {short:+.1f} BLEU to rnn on the shortest sources and {long:+.1f} on the "
         "longest"
     )
-    if long > max(short, 0.0):
+    if long - max(short, 0.0) >= SEEN:
         yield f"The one vector is a bottleneck: {ends}."
     else:
         yield f"No bottleneck of the one vector is to be seen: {ends}."
@@ -203,6 +236,8 @@ def _state(comparison: Comparison) -> Iterator[str]:
         f"Behind {length:,} tokens {most} keeps {size(sizes[most][-1])} for each text that it "
         f"writes, {least} {size(sizes[least][-1])}"
     )
+    if most == least:  # the first of all, which are alike
+        words = f"Behind {length:,} tokens each keeps {size(sizes[most][-1])} for each text"
     told = f"; what {', '.join(constant)} keep{'s' * (len(constant) == 1)} does not grow"
     yield f"{words}{told if constant else ''}."
 

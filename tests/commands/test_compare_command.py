@@ -223,6 +223,18 @@ def test_minutes_become_steps_which_stay_what_they_are(data, tmp_path, monkeypat
     assert state(tmp_path / "out/runs/elman-0").steps == 6
 
 
+def test_a_model_without_room_for_longer_rows_may_come_first(data, tmp_path):
+    few = ("--models", "gpt2-tiny,elman", "--parameters", 0, "--steps", 2, "--out", "out")
+    changes = (*QUICK, "training.context=16", "elman:model.width=16")
+    said = compared(data / "notes.txt", *few, settings=changes)
+    assert said.code == 0, said.err
+    found = json.loads((tmp_path / "out/report.json").read_text())
+    assert [one["failed"] for one in found["results"]] == ["", ""]
+    assert found["labels"] == ["1–16", "17–32"]
+    assert [len(one["lengths"]["y"]) for one in found["results"]] == [1, 2]
+    assert [one["trained_on"] for one in found["results"]] == [16, 0]
+
+
 def test_json_is_all_that_is_printed(data):
     few = ("--models", "bigram", "--out", "out", "--json")
     said = compared(data / "notes.txt", *few)
@@ -251,6 +263,9 @@ def test_a_setting_may_be_for_one_model(data):
         (("notes.txt", "--seeds", "0"), "--seeds must be at least 1"),
         (("notes.txt", "--steps", "3", "--minutes", "1"), "give one of --steps and --minutes"),
         (("notes.txt", "--minutes", "-1"), "--minutes must be more than 0"),
+        (("notes.txt", "--steps", "-3"), "compare: --steps must be at least 1, not -3"),
+        (("notes.txt", "--epochs", "0"), "compare: --epochs must be more than 0, not 0"),
+        (("notes.txt", "--parameters", "0.2"), "--parameters 0.2 is less than one"),
         (("notes.txt", "--parameters", "many"), "write a number such as 300k"),
         (("notes.txt", "--set", "lstn:model.layers=1"), "'lstn' is not compared; did you mean"),
         (("notes.txt", "--set", "model.dropout=0"), "ngram: --set: [model] has no key 'dropout'"),
@@ -258,6 +273,44 @@ def test_a_setting_may_be_for_one_model(data):
 )
 def test_a_mistake_is_told_before_anything_is_read(arguments, said):
     assert said in mistake(call("compare", *arguments))
+
+
+def test_models_that_could_not_be_compared_are_not_offered():
+    words = mistake(call("compare", "notes.txt", "--models", "zzzz"))
+    assert " gpt2," in words
+    for name in ("bert-base", "rnn", "word2vec", "captioner", "bag-linear"):
+        assert f" {name}," not in words
+
+
+def test_other_data_are_refused_in_one_sentence_and_nothing_is_lost(data, tmp_path):
+    few = ("--models", "bigram,trigram", "--out", "out")
+    notes = tmp_path / "mine.txt"
+    notes.write_bytes((data / "notes.txt").read_bytes())
+    assert compared(notes, *few).code == 0
+    before = (tmp_path / "out/report.json").read_bytes()
+    notes.write_bytes(notes.read_bytes() + b"and one more line\n")
+    words = mistake(compared(notes, *few))
+    assert words == (
+        "error: out was begun with other data; give what it was begun with, or choose another "
+        "--out\n"
+    )
+    assert (tmp_path / "out/report.json").read_bytes() == before
+
+
+@pytest.mark.parametrize("name", ["report.html", "report.json"])
+def test_a_report_of_somebody_else_is_not_written_over(data, tmp_path, name):
+    folder = tmp_path / "out"
+    folder.mkdir()
+    (folder / name).write_text("mine")
+    words = mistake(compared(data / "notes.txt", "--models", "bigram", "--out", "out"))
+    assert f"{name} is there, but compare.json is not" in words
+    assert [(path.name, path.read_text()) for path in folder.iterdir()] == [(name, "mine")]
+
+
+def test_a_file_is_no_folder_to_compare_in(data, tmp_path):
+    (tmp_path / "out").write_text("mine")
+    words = mistake(compared(data / "notes.txt", "--models", "bigram", "--out", "out"))
+    assert "out is no folder; choose another --out" in words
 
 
 @pytest.mark.parametrize(("text", "number"), [("2M", 2_000_000), ("300k", 300_000), ("0", 0)])

@@ -19,6 +19,7 @@ def result(
     failed="",
     parameters=1000,
     samples=("said",),
+    trained_on=16,
 ):
     """One model with the given figures."""
     if failed:
@@ -53,10 +54,11 @@ def result(
         },
         powers={"flops": power if parameters else None, "seconds": 1.0},
         samples=samples,
+        trained_on=trained_on if parameters else 0,
     )
 
 
 def comparison(*results, pairs=False, title="notes.txt", given=("Once",), gold=()):
-    labels = ("1–5", "6–20") if pairs else ("1–16", "17–32")
+    buckets = ((1, 5), (6, 20)) if pairs else ((1, 16), (17, 32))
     facts = {"text": "100 bytes"}
-    return Comparison(title, pairs, facts, results, given, gold, 0 if pairs else 16, labels)
+    return Comparison(title, pairs, facts, results, given, gold, buckets)

@@ -136,6 +136,11 @@ def test_most_of_a_gain_is_used_with_the_fewest_tokens_that_give_it():
     assert used([1, 2, 4], [1.0, 1.5, 2.0]) == 1
 
 
+def test_a_gain_that_is_rounding_is_no_use_of_context():
+    assert used([1, 2, 4], [3.0, 3.0 - 1e-9, 3.0 - 2e-7]) == 1
+    assert used([1, 2, 4], [3.0, 2.99, 2.98]) > 2
+
+
 def test_buckets_of_positions_have_no_gap_and_double():
     assert buckets(8) == [(1, 8)]
     assert buckets(100) == [(1, 16), (17, 32), (33, 64), (65, 100)]

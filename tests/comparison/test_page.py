@@ -95,6 +95,21 @@ def test_when_all_failed_the_page_says_so():
     assert "a could not be compared: why" in text
 
 
+def test_a_dashed_line_stands_where_the_rows_that_were_trained_on_end():
+    html = page(comparison(result("conv"), result("lstm", trained_on=0)))
+    assert "longer than conv had in training" in html
+    assert html.count('class="border"') == 1
+    for rows in (0, 24, 32):  # nobody's, within a bucket, at the end of all
+        html = page(comparison(result("conv", trained_on=rows)))
+        assert "dashed line" not in html
+        assert 'class="border"' not in html
+
+
+def test_a_line_may_end_before_others():
+    html = page(comparison(result("gpt2", lengths=(2.0,)), result("lstm", lengths=(2.0, 2.5))))
+    assert "lstm: 2.50 at 17–32" in html
+
+
 def test_pairs_have_references_and_buckets_of_sources():
     pair = result("rnn", (20.0,), key="bleu", lengths=(20.0, 10.0), margin=1.0)
     text = " ".join(Reader(page(comparison(pair, pairs=True, gold=("so",)))).words)
@@ -107,6 +122,10 @@ def test_every_chart_says_in_words_what_it_shows_and_figures_stand_on_the_right(
     charts = re.findall(r"<svg viewBox=\"0 0 520[^>]*>", html)
     assert len(charts) == 9
     assert all('role="img" aria-label="' in one for one in charts)
+    counted = next(one for one in charts if "Reading n tokens, counted" in one)
+    assert "lstm 64 at 64, 512 at 512; transformer 4,096 at 64, 262.1k at 512" in counted
+    scrolled = re.findall(r'<div class="scroll"[^>]*>', html)  # who has no mouse scrolls by keys
+    assert all('tabindex="0" role="region" aria-label="' in one for one in scrolled)
     for cell in re.findall(r"<td class=\"([^\"]*)\">[\d.,]+(?: ± [\d.]+)?</td>", html):
         assert "n" in cell.split()
 

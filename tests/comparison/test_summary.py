@@ -1,5 +1,7 @@
 """What is said of figures: both ways, so that nothing is known beforehand."""
 
+from dataclasses import replace
+
 from made_up import comparison, result
 
 from regard.comparison.results import Spread
@@ -27,6 +29,32 @@ def test_within_the_spread_it_is_too_close_to_call():
     assert "is best with" not in words
 
 
+def test_who_comes_last_is_not_told_from_those_as_bad():
+    words = said(*(result(n, (q, q)) for n, q in (("a", 1.0), ("b", 2.0), ("c", 3.0), ("d", 3.0))))
+    assert "d comes last with 3.000 ± 0.000, too close to c to call." in words
+    alone = said(*(result(n, (q, q)) for n, q in (("a", 1.0), ("b", 2.0), ("c", 3.0))))
+    assert "c comes last with 3.000 ± 0.000." in alone
+
+
+def test_a_tie_of_one_seed_is_not_put_down_to_test_sets_that_nobody_drew():
+    words = said(result("a", (2.0,)), result("b", (2.0,)))
+    assert "too close to call (bits per byte: a 2.000, b 2.000): they do not differ." in words
+    assert "resampled" not in words
+
+
+def test_a_model_whose_figure_has_no_end_is_not_passed_over():
+    lost = replace(result("b"), scores={})
+    assert "Of b there is no figure" in said(result("a", key="loss"), lost)
+
+
+def test_sizes_that_could_not_be_matched_are_told():
+    words = said(result("a", parameters=21_500), result("b", parameters=33_800))
+    assert "They are not of one size: a has 21.5k parameters, b 33.8k." in words
+    near = said(result("a", parameters=30_000), result("b", parameters=33_000))
+    assert "not of one size" not in near
+    assert "not of one size" not in said(result("ngram", parameters=0), result("b"))
+
+
 def test_one_seed_says_nothing_of_chance_but_of_bleu_resampling_does():
     assert "nobody knows how much" in said(result("a", (2.0,)), result("b", (3.0,)))
 
@@ -45,6 +73,7 @@ def test_who_trains_fastest_and_how_many_times():
     assert "a trains fastest, 3,000 tokens a second: 3.0 times b, the slowest (1,000)" in words
     words = said(result("a", pace=500.0), result("b", pace=1000.0))
     assert "b trains fastest, 1,000 tokens a second: 2.0 times a" in words
+    assert "fastest, 1,000" not in said(result("a", pace=1000.0), result("b", pace=1000.0))
 
 
 def test_what_counts_is_not_said_to_train():
@@ -62,6 +91,9 @@ def test_who_uses_most_and_least_context():
     alike = said(result("a", used=4.0), result("b", used=4.0))
     assert "a and b use as much of context" in alike
     assert "least" not in alike
+    alone = said(result("a", used=4.0))
+    assert "a has 95 % of what more give with about 4 tokens of context." in alone
+    assert "use as much" not in alone
 
 
 def test_whose_cost_grows_fastest():
@@ -77,6 +109,8 @@ def test_whose_state_grows():
     words = said(result("a", power=2.0, state=1000), result("b", state=64))
     assert "Behind 512 tokens a keeps 512.0 kB for each text that it writes, b 64 B" in words
     assert "what b keeps does not grow" in words
+    alike = said(result("a", state=64), result("b", state=64))
+    assert "Behind 512 tokens each keeps 64 B for each text; what a, b keep" in alike
 
 
 def test_rows_longer_than_trained_on_are_spoken_of_where_they_hurt():
@@ -85,6 +119,18 @@ def test_rows_longer_than_trained_on_are_spoken_of_where_they_hurt():
         "a gets worse in rows longer than it was trained on: 2.00 nats at positions 1–16" in words
     )
     assert "b gets worse" not in words
+
+
+def test_only_who_was_trained_on_shorter_rows_is_said_to_read_longer_ones():
+    longer = "in rows longer than it was trained on"
+    assert "gets worse" not in said(result("a", lengths=(2.0, 3.0), trained_on=32))
+    assert "gets worse" not in said(result("ngram", lengths=(2.0, 3.0), parameters=0))
+    recurrent = said(result("lstm", lengths=(2.0, 3.0), trained_on=0))
+    assert "lstm gets worse far into a row: 2.00 nats at positions 1–16, 3.00" in recurrent
+    assert longer not in recurrent
+    short = said(result("a", lengths=(2.0,)), result("b", lengths=(2.0, 3.0)))  # no room for more
+    assert "a gets worse" not in short
+    assert f"b gets worse {longer}" in short
 
 
 def translating(plain, attending):
@@ -108,6 +154,9 @@ def test_the_bottleneck_is_seen_only_where_it_is():
     assert "No bottleneck" in words
     assert "rnn+attention falls most with length: 5.0" in words
     assert "No model falls with length" in translating((30.0, 30.0), (30.0, 31.0))
+    little = translating((0.1, 0.0), (0.1, 0.1))
+    assert "No bottleneck" in little
+    assert "No model falls with length" in little
 
 
 def test_who_failed_is_told_and_one_alone_is_no_race():
