@@ -26,7 +26,6 @@ from regard.models.recurrent_config import RecurrentConfig
 from regard.models.transformer import usable
 from regard.training.precision import Precision
 
-
 # Short steps of one model take 1.1 or 1.8 ms by where its weights happen to lie: it is built anew.
 BUILT = 3
 
