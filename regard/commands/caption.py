@@ -129,8 +129,14 @@ class CaptionPictures:
             drawn = {path: Path(f"{name}{SEEN}") for path, name in zip(paths, names, strict=True)}
         else:
             return {}
+        problems, described = Problems("caption"), {path.resolve() for path in paths}
         for out in drawn.values():
             check_writable(out)
+            problems.require(
+                out.resolve() not in described,
+                f"the drawing would lie over the picture {out}; name another file (--out)",
+            )
+        problems.report()
         return drawn
 
     def _described(

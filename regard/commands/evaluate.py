@@ -300,6 +300,9 @@ def evaluate_images(
         raise RegardError("the run held nothing out; name some images to evaluate it on")
     pictures = Pictures(config.picture, workers_for(len(told)))
     told = decodable(told, pictures, texts.counts)
+    if not told:
+        first = texts.counts.first["unusable"]
+        raise RegardError(f"none of the images can be decoded; the first: {first}")
     shown = encode_firsts(told, tokenizer)
     batches = Captions(shown, shown, pictures, ROWS).held_out(ROWS)
     found = described(speaker_of(run), batches, replace(beam, attention=True))

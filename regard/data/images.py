@@ -172,8 +172,10 @@ def _opened(path: Path, file: BinaryIO) -> tuple[ImageFile, Kind]:
     except Exception as error:
         raise _damaged(path, error) from None
     if kind is None or image is None:
+        if not head:
+            raise RegardError(f"{name} is empty; fetch it again, or leave it out")
         others = (what for place, mark, what in OTHERS if head[place:].startswith(mark))
-        what = next(others, "no image that is known" if head else "empty")
+        what = next(others, "no image that is known")
         raise RegardError(f"{name} is {what}; only PNG and JPEG are read, so convert it")
     width, height = image.size
     if min(width, height) < SMALLEST:

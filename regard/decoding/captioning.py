@@ -35,10 +35,13 @@ def captioned(
     begin = speaker.ids(prefix) if len(prefix) else []
     if speaker.tokenizer is not None and speaker.tokenizer.unknown(np.array(begin)):
         raise RegardError(f"no caption can begin with {prefix!r}: the model lacks a word of it")
-    most = min(limit or speaker.context, speaker.context - len(begin))
-    if limit < 0 or most < 1:
+    room = speaker.context - len(begin)
+    if limit < 0:
+        raise RegardError(f"a caption cannot have {limit} tokens at most; give 1 or more, or 0")
+    if room < 1:
         raise RegardError(
-            f"there is no room for a caption: {len(begin)} tokens to begin with, a limit of {limit}"
+            f"a caption has at most {speaker.context} tokens, and {len(begin)} of them are given "
+            "to begin with; give fewer"
         )
     with torch.inference_mode():
         memory = speaker.module.encode(pictures.to(speaker.device))
@@ -46,7 +49,7 @@ def captioned(
     found = search(
         speaker.module,
         prompts,
-        [most] * len(pictures),
+        [min(limit or room, room)] * len(pictures),
         beam,
         signs=speaker.signs,
         device=speaker.device,

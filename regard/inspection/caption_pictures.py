@@ -1,9 +1,11 @@
 """A picture, and for each word written about it where the model looked (M8, M24)."""
 
 import math
+import textwrap
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -16,8 +18,12 @@ from regard.inspection.alignment import unit_spans
 from regard.inspection.grounding import token_spans
 from regard.text.tokenizer import Tokenizer
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 COLUMNS = 5  # pictures side by side
 PANEL = 1.8  # inches of a side
+LETTERS = 15  # that fit above a picture, even capitals
 DARKEST = 0.25  # how much of a picture is left where nothing was looked at
 
 
@@ -48,10 +54,8 @@ def brightened(image: Pixels, attention: Tensor) -> Tensor:
     return torch.from_numpy(image.copy()).float() / 255 * light
 
 
-def draw_caption(
-    image: Pixels, seen: Sequence[tuple[str, Tensor]], path: str | Path, text: str = ""
-) -> None:
-    """Draw an image (size, size, 3), and beside it one for each word, light where it looked.
+def figure_of(image: Pixels, seen: Sequence[tuple[str, Tensor]], text: str = "") -> "Figure":
+    """An image (size, size, 3), and beside it one for each word, light where it looked.
 
     Attention is scaled so that the largest weight of a word is white; a title tells that weight.
     """
@@ -59,19 +63,28 @@ def draw_caption(
 
     rows = -(-(1 + len(seen)) // COLUMNS)
     columns = min(COLUMNS, 1 + len(seen))
-    height = rows * (PANEL + 0.28) + 0.35
+    lines = textwrap.wrap(text, LETTERS * columns)
+    height = rows * (PANEL + 0.28) + 0.18 * len(lines) + 0.17
     figure = Figure(figsize=(columns * PANEL, height), layout="constrained")
     axes = figure.subplots(rows, columns, squeeze=False).flatten()
     for place in axes:
         place.set_axis_off()
     axes[0].imshow(image)
-    axes[0].set_title("the picture", fontsize=9, color="dimgray")
+    axes[0].set_title("the picture", fontsize=8, color="dimgray")
     for place, (word, attention) in zip(axes[1:], seen, strict=False):
         place.imshow(brightened(image, attention).numpy())
-        title = f"{word}  {float(attention.max()):.0%}"
-        place.set_title(title, fontsize=9, parse_math=False)
-    figure.suptitle(text, fontsize=10, parse_math=False)
-    path = Path(path)
+        short = word if len(word) <= LETTERS else word[: LETTERS - 1] + "…"
+        title = f"{short}  {float(attention.max()):.0%}"
+        place.set_title(title, fontsize=8, parse_math=False)
+    figure.suptitle("\n".join(lines), fontsize=10, parse_math=False)
+    return figure
+
+
+def draw_caption(
+    image: Pixels, seen: Sequence[tuple[str, Tensor]], path: str | Path, text: str = ""
+) -> None:
+    """Write the figure of an image and its words to a file, of the kind its suffix says."""
+    figure, path = figure_of(image, seen, text), Path(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with warnings.catch_warnings():

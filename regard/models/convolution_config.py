@@ -95,6 +95,11 @@ class ConvolutionConfig:
         """The receptive field: how many tokens, itself included, decide what a position tells."""
         return self._reach(self.layers)
 
+    @property
+    def source_reach(self) -> int:
+        """The same of an encoder: so many of a source, half of them ahead, decide a vector."""
+        return self._reach(self.encoder_layers or self.layers)
+
     def _reach(self, layers: int) -> int:
         return 1 + (self.kernel - 1) * sum(gaps(layers, self.growth, self.cycle))
 

@@ -14,6 +14,7 @@ from regard.errors import RegardError
 from regard.models.bag import BagConfig
 from regard.models.caption_config import CaptionConfig
 from regard.models.config import TransformerConfig
+from regard.models.convolution_config import ConvolutionConfig
 from regard.models.families import Config, build
 from regard.models.ngram import NGramConfig
 from regard.models.recurrent_config import RecurrentConfig
@@ -175,13 +176,23 @@ def _planned(
         device,
         choose(training.precision, device),
         training.compile == "yes",
-        made.data,
+        {**made.data, **_sight(made.config)},
         made.warnings,
         made.valid_bytes,
         made.train_tokens,
         made.valid_tokens,
         made.digest,
     )
+
+
+def _sight(config: Config) -> dict[str, str]:
+    """How far a convolution sees: by its settings alone, whatever it is trained on."""
+    if not isinstance(config, ConvolutionConfig):
+        return {}
+    found = f"the last {config.reach:,} tokens"
+    if config.kind == "encoder-decoder":
+        found += f" of a target, {config.source_reach:,} around each one of a source"
+    return {"sees": found}
 
 
 def _once(made: Made, objective: Objective, steps: int) -> Plan:

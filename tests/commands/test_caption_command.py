@@ -202,6 +202,14 @@ def test_images_that_are_damaged_in_their_middle_are_stood_in_for_and_told(pictu
     assert "1 of 30 images cannot be used" in " ".join(found.out.split())
 
 
+def test_images_of_which_none_can_be_decoded_are_not_evaluated(run, tmp_path):
+    write_folder(tmp_path / "torn", 1, 9, "test", 32)
+    damaged(tmp_path / "torn", "00001.png")
+    said = mistake(call("evaluate", run, tmp_path / "torn"))
+    assert "00001.png is damaged" in said
+    assert "none of the images can be decoded" in said
+
+
 def test_drawings_have_names_of_their_own_and_are_not_described(
     run, pictures, tmp_path, monkeypatch
 ):
@@ -213,6 +221,26 @@ def test_drawings_have_names_of_their_own_and_are_not_described(
     assert {"wrote one.png.seen.png", "wrote one.jpg.seen.png"} <= set(said.out.splitlines())
     again = call("caption", run, ".")
     assert len(again.out.splitlines()) == 2
+
+
+@pytest.mark.parametrize("name", ["one.png", "link.png", "sub/../one.png"])
+def test_no_picture_is_drawn_over(name, run, pictures, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sub").mkdir()
+    shutil.copy(pictures / "00001.png", "one.png")
+    Path("link.png").symlink_to("one.png")
+    said = mistake(call("caption", run, "one.png", "-o", name))
+    assert f"the drawing would lie over the picture {name}; name another file" in said
+    shutil.copy(pictures / "00002.png", "one.seen.png")
+    said = mistake(call("caption", run, "one.png", "one.seen.png", "--show"))
+    assert "would lie over the picture one.seen.png" in said
+    for copy, original in (("one.png", "00001.png"), ("one.seen.png", "00002.png")):
+        assert Path(copy).read_bytes() == (pictures / original).read_bytes()
+
+
+def test_a_beginning_that_fills_the_context_is_told(run, pictures):
+    said = mistake(call("caption", run, pictures / "00001.png", "--prefix", "there is " * 10))
+    assert "a caption has at most 20 tokens, and 20 of them are given to begin with" in said
 
 
 def test_a_beginning_with_unknown_words_is_told(run, pictures):

@@ -263,7 +263,7 @@ def test_what_is_no_image_is_told(tmp_path):
     path.write_text("<html>404</html>")
     assert "is no image that is known; only PNG and JPEG" in refused(path)
     path.write_bytes(b"")
-    assert "is empty" in refused(path)
+    assert f"{path} is empty; fetch it again, or leave it out" in refused(path)
     assert "cannot be read (No such file" in refused(tmp_path / "missing.png")
     assert "cannot be read" in refused(tmp_path)
 

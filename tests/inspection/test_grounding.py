@@ -12,7 +12,7 @@ from PIL import Image
 
 from regard.data.captions import Captioned, gather_captions
 from regard.decoding.captioning import Caption
-from regard.inspection.caption_pictures import brightened, words_seen
+from regard.inspection.caption_pictures import brightened, figure_of, words_seen
 from regard.inspection.grounding import covered, grounded
 from regard.text.learning import learn
 
@@ -116,3 +116,22 @@ def test_a_picture_is_light_where_attention_is():
     light = brightened(image, on(15)[1])
     assert float(light[7, 7, 0]) == pytest.approx(200 / 255)
     assert float(light[0, 0, 0]) == pytest.approx(0.25 * 200 / 255)
+
+
+@pytest.mark.parametrize(
+    "text", ["a dog", "a " + "G" * 60, " ".join(["WIDE LETTERS and others"] * 12)]
+)
+def test_no_writing_of_a_drawing_lies_over_other_or_outside(text):
+    image = np.full((8, 8, 3), 200, np.uint8)
+    figure = figure_of(image, [(word, torch.ones(16)) for word in text.split()], text)
+    figure.draw_without_rendering()
+    whole, writing = figure.bbox, [place.title for place in figure.axes]
+    assert [one.get_text() for one in writing[1:3]] == [
+        f"{word if len(word) <= 15 else word[:14] + '…'}  100%" for word in text.split()[:2]
+    ]
+    assert figure.get_suptitle().replace("\n", "").replace(" ", "") == text.replace(" ", "")
+    boxes = [one.get_window_extent() for one in [figure._suptitle, *writing] if one.get_text()]
+    for number, box in enumerate(boxes):
+        assert whole.x0 <= box.x0 < box.x1 <= whole.x1
+        assert whole.y0 <= box.y0 < box.y1 <= whole.y1
+        assert not any(box.overlaps(other) for other in boxes[:number])

@@ -1,5 +1,7 @@
 """Captioners: every eye with every hand, in the protocol."""
 
+from itertools import product
+
 import pytest
 import torch
 
@@ -60,14 +62,21 @@ def test_gradients_reach_every_weight_and_every_pixel_counts(eye, hand):
         assert (model(tokens, model.encode(changed)) - before).abs().max() > 0
 
 
-def test_places_of_the_grid_stand_row_by_row():
-    model = captioner("patches", "transformer")
-    y = model.eye.embed(torch.zeros(1, 16, 3 * 64, dtype=torch.float64))
-    assert y.shape == (1, 16, 32)
-    picture = torch.full((1, 3, 32, 32), 128, dtype=torch.uint8)
-    picture[:, :, 8:16, 24:32] = 255  # the second row's last place
-    cut = torch.nn.functional.unfold(picture.double(), 8, stride=8)[0].mean(0)
-    assert cut.argmax() == 7
+@pytest.mark.parametrize("eye", ["cnn", "patches"])
+@torch.no_grad()
+def test_places_of_the_grid_stand_row_by_row(eye):
+    """Pixels farther down move vectors farther down, those farther right, to the right."""
+    model, several = captioner(eye, "transformer"), pictures(16)
+    before = model.encode(several).values  # (rows, places, width)
+    down, across = torch.zeros(2, 4, 4)  # where vectors moved, by the square's row and column
+    for row, column in product(range(4), repeat=2):
+        changed = several.clone()
+        changed[..., 8 * row : 8 * row + 8, 8 * column : 8 * column + 8] ^= 255
+        moved = (model.encode(changed).values - before).norm(dim=-1).mean(0).view(4, 4)
+        down[row, column] = moved.sum(1) @ torch.arange(4.0).double() / moved.sum()
+        across[row, column] = moved.sum(0) @ torch.arange(4.0).double() / moved.sum()
+    assert (down.diff(dim=0) > 0.02).all()
+    assert (across.diff(dim=1) > 0.02).all()
 
 
 @pytest.mark.parametrize(

@@ -135,6 +135,7 @@ def test_an_encoder_sees_as_far_ahead_as_back(kernel: int, growth: int, layers: 
     more = {"kernel": kernel, "growth": growth, "encoder_layers": layers}
     model = fresh("pairs odd", **more)
     side = (kernel // 2) * sum(growth**layer for layer in range(layers))
+    assert model.config.source_reach == 2 * side + 1
     middle, most = side + 2, 2 * side + 5
     for real in (most, middle + 1, middle + 2):
         model.zero_grad()

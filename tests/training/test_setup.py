@@ -394,3 +394,17 @@ def test_lines_are_texts_where_that_is_asked_or_usual(tmp_path):
     assert "\n" not in made.tokenizers[0].vocabulary.tokens
     counts["data"]["lines"] = "no"
     assert plan(Settings().changed(counts, "test")).feed.train.stock.documents == 1
+
+
+def test_how_far_a_convolution_sees_is_told(tmp_path):
+    far = {"preset": "conv", "width": 16, "kernel": 3, "growth": 2, "cycle": 0, "layers": 3}
+    train = [text(tmp_path / "a.txt", 4000)]
+    made = plan(Settings().changed({"data": {"train": train}, "model": far}, "test"))
+    assert made.data["sees"] == "the last 15 tokens"
+    tables = {
+        "data": {"train": parallel(tmp_path), "pairs": True},
+        "model": {**far, "preset": "conv-pairs", "encoder_layers": 2},
+    }
+    made = plan(Settings().changed(tables, "test"))
+    assert made.data["sees"] == "the last 15 tokens of a target, 7 around each one of a source"
+    assert "sees" not in plan(settings(train)).data
