@@ -18,7 +18,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regard.cost import real
-from regard.cost.device import SHEETS, Device, Grid, cache_bytes, here, main_memory
+from regard.cost.device import (
+    SHEETS,
+    Device,
+    Grid,
+    cache_bytes,
+    here,
+    main_memory,
+    processor,
+)
 from regard.cost.launching import launching
 from regard.cost.stand_in import Kind
 from regard.cost.trace import tracing
@@ -349,7 +357,7 @@ def calibrate(
     found = Device(
         here(device.type),
         kind,
-        f"measured {begin}",
+        f"measured {begin} on {processor(device)}",
         memory,
         products,
         batched,

@@ -6,9 +6,10 @@ those that were measured here in the cache folder; the latter come first.
 
 import math
 import os
+import platform
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from importlib import resources
 from itertools import product
 from pathlib import Path
@@ -238,6 +239,20 @@ def here(kind: str = "") -> str:
     return f"cpu-{torch.get_num_threads()}"
 
 
+def processor(device: torch.device) -> str:
+    """What this machine computes with, as it calls it itself."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    named = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    threads = torch.get_num_threads()
+    count = "one thread" if threads == 1 else f"{threads} threads"
+    return f"{named[0] if named else platform.machine()}, {count}"
+
+
 def shipped() -> list[str]:
     """The devices whose measurements come with Regard."""
     listed = FOLDER.iterdir() if FOLDER.is_dir() else ()
@@ -258,7 +273,8 @@ def device_named(name: str) -> Device:
         return Device.of_json(read_json(own), str(own))
     if wanted in shipped():
         path = Path(str(FOLDER / f"{wanted}.json"))
-        return Device.of_json(read_json(path), str(path))
+        found = Device.of_json(read_json(path), str(path))
+        return _as_here(found) if wanted == here(found.kind) else found
     for sheet in SHEETS:
         if sheet in wanted.split("-"):  # an L40 is no L4
             return of_sheet(sheet)
@@ -266,6 +282,13 @@ def device_named(name: str) -> Device:
         return of_cpu()
     known = sorted({"auto", "cpu", *SHEETS, *shipped(), *_measured()})
     raise RegardError(f"no device is called {name!r}; {nearest(name, known)}")
+
+
+def _as_here(found: Device) -> Device:
+    """A device like this machine's, that was measured elsewhere."""
+    source = f"{found.source}; `regard calibrate` measures this one"
+    memory = main_memory() if found.kind == "cpu" else found.memory
+    return replace(found, source=source, memory=memory)
 
 
 def _measured() -> list[str]:
