@@ -32,8 +32,8 @@ from regard.training.word_groups import (
 )
 
 PIECE = 1 << 15  # tokens that a step reads; windows do not reach out of it
-# Learning rates at first. Of skip-gram word2vec's own is 0.025; with drawn words that are shared,
-# 0.035 gives the same lengths of vectors, and on books the same scores (docs/measurements.md).
+# Learning rates at first. Of skip-gram word2vec's own is 0.025, at which groups leave vectors
+# shorter than word2vec's (shared draws do not); 0.035 makes up for it (docs/measurements.md).
 RATES = {"skip-gram": 0.035, "cbow": 0.025}
 REPEATS = 16  # how often a word is expected in a group, at most
 
