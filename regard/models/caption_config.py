@@ -90,7 +90,7 @@ class CaptionConfig:
                 vocabulary=self.vocabulary,
                 layers=self.layers,
                 width=self.width,
-                attention="general",
+                attention="additive",
                 feeding=True,
                 dropout=self.dropout,
             )

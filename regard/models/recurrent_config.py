@@ -81,8 +81,6 @@ class RecurrentConfig:
         elif self.bidirectional and (self.hidden or self.width) % 2:
             odd = self.hidden or self.width
             problems.add(f"two directions share {odd} places in halves; choose an even number")
-        if self.attention == "additive" and self.feeding:
-            problems.add("additive attention feeds its context by nature; leave feeding out")
         problems.report()
 
     def resolved(self) -> "RecurrentConfig":

@@ -88,7 +88,8 @@ class Decoder(nn.Module):
     additive  before each step the last h looks at the source; the step reads what it saw, and the
               output is made of h, that and the token (Bahdanau 2014)
     dot, general  behind each step h looks at the source, h̃ = tanh(C[h; seen]) is the output, and
-              with `feeding` the next step reads it too (Luong 2015)
+              with `feeding` the next step reads it too (Luong 2015); so does additive attention
+              with `feeding`, whose output is made of the token too
     """
 
     def __init__(self, config: RecurrentConfig) -> None:
@@ -96,7 +97,8 @@ class Decoder(nn.Module):
         self.attention, self.feeding = config.attention, config.feeding
         width, hidden = config.width, config.hidden
         additive, looks = config.attention == "additive", config.attention != "none"
-        fed = hidden if additive or (config.feeding and not looks) else width * config.feeding
+        self.before = additive and not config.feeding
+        fed = hidden if self.before or (config.feeding and not looks) else width * config.feeding
         self.fed = width if config.feeding and looks else 0
         self.layers = Layers(config, width + fed, [hidden] * config.layers)
         self.parts = CELLS[config.cell].parts
@@ -128,7 +130,7 @@ class Decoder(nn.Module):
 
         The source's weights (rows, new, positions) are added to `seen`.
         """
-        if self.attention == "additive" or self.fed:
+        if self.before or self.fed:
             return self._stepwise(x, before, source, counts, seen)
         whole = source.whole[:, None].expand(-1, x.shape[1], -1)
         beside = [whole] if self.feeding else []
@@ -148,7 +150,7 @@ class Decoder(nn.Module):
         step, outputs, now = self.layers.steps(len(x)), [], before
         over = source.overlay(1)
         for place, token in enumerate(x.unbind(1)):
-            if self.attention == "additive":
+            if self.before:
                 looked = self._look(now.held[-1][0][:, None], source, over, seen)[:, 0]
                 held = step(torch.cat([token, looked], dim=-1), now.held)
                 outputs.append(torch.cat([held[-1][0], looked, token], dim=-1))
@@ -157,7 +159,8 @@ class Decoder(nn.Module):
                 assert now.fed is not None
                 held = step(torch.cat([token, now.fed], dim=-1), now.held)
                 looked = self._look(held[-1][0][:, None], source, over, seen)[:, 0]
-                fed = torch.tanh(self.combine(torch.cat([held[-1][0], looked], dim=-1)))
+                beside = [token] if self.attention == "additive" else []
+                fed = torch.tanh(self.combine(torch.cat([held[-1][0], looked, *beside], dim=-1)))
                 outputs.append(fed)
                 after = Remembered(held, fed)
             now = after if counts is None else _where(place, counts, after, now)

@@ -48,8 +48,6 @@ def test_cudnn_and_the_cells_agree(cell):
 @pytest.mark.parametrize("feeding", [False, True])
 @pytest.mark.parametrize("cell", ["gru", "lstm"])
 def test_gradients_of_pairs_are_the_cpus(attention, feeding, cell):
-    if attention == "additive" and feeding:
-        pytest.skip("additive attention feeds its context by nature")
     torch.manual_seed(0)
     config = RecurrentConfig(
         kind="encoder-decoder", cell=cell, attention=attention, feeding=feeding, **SMALL

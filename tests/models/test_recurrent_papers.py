@@ -105,20 +105,32 @@ class Twin:
         return matrix @ output + self.w["head.bias"]
 
 
+def seen(twin: Twin, state: Vector, annotations: list[Vector]) -> Vector:
+    """e_j = v·tanh(W s + U h_j + b), and the annotations by the softmax of that."""
+    asking = twin.w["decoder.attend.similarity.query.weight"] @ state
+    scores = [
+        float(
+            twin.w["decoder.attend.similarity.score.weight"][0]
+            @ np.tanh(asking + twin.linear("decoder.key", annotation))
+        )
+        for annotation in annotations
+    ]
+    return sum(a * h for a, h in zip(softmax(scores), annotations, strict=True))
+
+
 def bahdanau(twin: Twin, source: list[int], target: list[int]) -> list[Vector]:
-    """e_ij = v·tanh(W s_{i−1} + U h_j + b): who asks is the state before the step."""
+    """Who asks is the state before the step; with feeding, as Luong has it, the one behind it."""
     annotations, whole = twin.encoded(source)
     held, found = twin.begun(whole), []
+    fed = np.zeros(twin.config.width)
     for token in target:
-        asking = twin.w["decoder.attend.similarity.query.weight"] @ held[-1][0]
-        scores = [
-            float(
-                twin.w["decoder.attend.similarity.score.weight"][0]
-                @ np.tanh(asking + twin.linear("decoder.key", annotation))
-            )
-            for annotation in annotations
-        ]
-        context = sum(a * h for a, h in zip(softmax(scores), annotations, strict=True))
+        if twin.config.feeding:
+            held = twin.stepped(np.concatenate([twin.word(token), fed]), held)
+            context = seen(twin, held[-1][0], annotations)
+            fed = np.tanh(twin.linear("decoder.combine", held[-1][0], context, twin.word(token)))
+            found.append(twin.logits(fed))
+            continue
+        context = seen(twin, held[-1][0], annotations)
         held = twin.stepped(np.concatenate([twin.word(token), context]), held)
         output = twin.linear("decoder.combine", held[-1][0], context, twin.word(token))
         found.append(twin.logits(np.tanh(output)))
@@ -167,6 +179,7 @@ CASES = [
     "lstm dot fed ahead 1",
     "elman general ahead 2",
     "lstm additive both 2",
+    "lstm additive fed ahead 2",
     "gru none fed ahead 1",  # Cho 2014
     "lstm none ahead 2",  # Sutskever 2014
     "elman none fed both 2",

@@ -23,6 +23,7 @@ LOOKS = [
     ("dot", True),
     ("general", False),
     ("general", True),
+    ("additive", True),
 ]
 TEXTS = {
     "elman": replace(TEXT, cell="elman"),
@@ -50,6 +51,7 @@ LOOKING = [
     "lstm general fed both 2",
     "gru dot fed ahead 1",
     "lstm general both 1",
+    "lstm additive fed ahead 2",
     "gru additive odd",
 ]
 SOME = ["gru 2", "lstm 3 wide", "gru none both 1", "lstm none fed ahead 2", *LOOKING]
