@@ -16,6 +16,8 @@ from regard.models.families import Config, build, reads
 from regard.training.heap import keep_freed
 from regard.training.precision import Precision, computing
 
+SPARE = 8  # tokens
+
 
 def _ids(config: Config, rows: int, tokens: int, device: torch.device) -> torch.Tensor:
     return torch.randint(config.vocabulary, (rows, tokens), device=device)
@@ -52,7 +54,10 @@ def _source(config: Config, shape: Shape, device: torch.device) -> torch.Tensor:
 def writing(
     config: Config, shape: Shape, device: torch.device, precision: Precision = "float32"
 ) -> Callable[[], None]:
-    """A function that writes one token behind `shape.tokens`, and forgets it again."""
+    """A function that writes one token behind `shape.tokens`, and forgets it again.
+
+    A few are forgotten at a time: that takes time too, and is no part of writing.
+    """
     module = build(config, device).eval()
     if precision == "bf16-weights":
         module = module.to(torch.bfloat16)
@@ -60,17 +65,20 @@ def writing(
     new = _ids(config, rows, 1, device)
     mixed = partial(computing, precision, device, True)
     with torch.no_grad(), mixed():
-        state: Any = module.start(rows, tokens + 1)
+        state: Any = module.start(rows, tokens + SPARE)
         memory = module.encode(_source(config, shape, device)) if reads(config) else None
         module(_ids(config, rows, tokens, device), memory, state=state, last=True)
     undoes = hasattr(state, "layers")  # a cache that would run full
+    written = 0
 
     @torch.no_grad()
     def write() -> None:
+        nonlocal written
         with mixed():
             module(new, state=state, last=True)
-        if undoes:
-            state.undo([1] * rows)
+        written += 1
+        if undoes and written % SPARE == 0:
+            state.undo([SPARE] * rows)
 
     return write
 
