@@ -81,8 +81,9 @@ class CaptionConfig:
     def writes_with(self) -> TransformerConfig | RecurrentConfig:
         """The decoder's own settings.
 
-        An LSTM looks when it has read a token (Luong), not before (Bahdanau): over the same grids,
-        scenes' captions came to 0.34 nats a token in 900 steps where Bahdanau's stayed at 0.48.
+        An LSTM looks when it has read a token, as Luong's does, by Bahdanau's similarity: after
+        1,500 steps on scenes 10.6 % of captions were exact, looking before the token 6.0 %, and
+        with Luong's own similarity none (docs/measurements.md).
         """
         if self.hand == "lstm":
             return RecurrentConfig(

@@ -1,7 +1,7 @@
 """Captions of pictures (M8): an eye makes a grid of a picture, and a hand writes about it.
 
 The eye is a residual network or a Transformer over patches, the hand a Transformer's decoder or an
-LSTM with Luong's attention; any of them goes with any other.
+LSTM with additive attention; any of them goes with any other.
 """
 
 from dataclasses import replace
