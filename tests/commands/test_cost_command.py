@@ -106,12 +106,15 @@ def test_mistakes_are_one_sentence(arguments, word):
 
 
 def test_a_machine_can_be_measured_in_a_moment(tmp_path, monkeypatch):
-    from regard.cost import calibrate
+    from regard.cost import calibrate, launching
 
     monkeypatch.setitem(calibrate.PRODUCTS, "cpu", ((1, 8), (64,), (64, 128)))
     monkeypatch.setitem(calibrate.BYTES, "cpu", (1 << 12, 1 << 14))
     monkeypatch.setattr(calibrate, "BATCHED", ((1, 8), (16,), (16,)))
     monkeypatch.setattr(calibrate, "ATTENTION", ((1, 8), (16,), (16,)))
+    monkeypatch.setattr(calibrate, "RECURRENCE", ((1, 4), (1,), (16,)))
+    monkeypatch.setattr(calibrate, "FAR", 1 << 22)
+    monkeypatch.setattr(launching, "larger_models", list)
     path = tmp_path / "mine.json"
     said = call("calibrate", "--device", "cpu", "--seconds", 0.1, "--out", path)
     assert said.code == 0, said.err
