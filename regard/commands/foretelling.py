@@ -88,13 +88,17 @@ def asked_of(made: Plan, processes: int = 1) -> tuple[Asked, int] | None:
     """A step of a plan: what one process computes at once, and in how many parts."""
     if isinstance(made.config, UNPRICED):
         return None
+    try:
+        device = device_named(made.device.type)
+    except RegardError:  # a calibration of an older Regard, or a damaged one
+        return None
     training, batch = made.settings.training, made.feed.step(0)
     rows = max(1, min(training.rows, -(-batch.rows // processes)))
     parts = -(-batch.rows // (rows * processes))
     asked = Asked(
         "train",
         Shape(rows, *shape(batch)[1:]),
-        device_named(made.device.type),
+        device,
         made.precision,
         steps=training.steps,
         recompute=training.recompute,

@@ -119,7 +119,9 @@ class Device:
     def of_json(cls, found: Mapping[str, Any], where: str) -> "Device":
         """A device from a file, or one sentence about what is wrong with it."""
         if found.get("format") != FORMAT:
-            raise RegardError(f"{where} is no calibration that this Regard reads; make a new one")
+            raise RegardError(
+                f"{where} is no calibration that this Regard reads; `regard calibrate` makes one"
+            )
         try:
             given = {one.name: found[one.name] for one in fields(cls) if one.name in found}
             for name in GRIDS:

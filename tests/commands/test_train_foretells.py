@@ -7,6 +7,7 @@ import pytest
 from command_line import call, trained
 
 from regard.commands import foretelling
+from regard.cost.device import here, measured_folder
 
 pytestmark = pytest.mark.usefixtures("foretells")
 
@@ -52,3 +53,16 @@ def test_a_run_that_will_not_fit_is_told_before(text, monkeypatch):
     monkeypatch.setattr(foretelling, "device_named", small)
     said = trained("run", text, "--model", "llama-tiny", "--tokenizer", "char", steps=2)
     assert "warning: a step is predicted to hold" in said.out
+
+
+def test_an_older_calibration_does_not_keep_a_run_from_training(text, monkeypatch, tmp_path):
+    monkeypatch.setattr(foretelling, "SHORT", 1)
+    monkeypatch.setenv("REGARD_CACHE", str(tmp_path / "cache"))
+    own = measured_folder() / f"{here('cpu')}.json"
+    own.parent.mkdir(parents=True)
+    own.write_text('{"format": 1}')
+    trained("run", text, "--model", "llama-tiny", "--tokenizer", "char", steps=2)
+    assert '"cost"' not in Path("run/log.jsonl").read_text()
+    said = call("cost", "gpt2-tiny", "--device", "cpu")
+    assert said.code != 0
+    assert "`regard calibrate` makes one" in said.err
