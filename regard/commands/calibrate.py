@@ -17,7 +17,7 @@ from regard.training.setup import device_for
 
 @dataclass(frozen=True)
 class Calibrate:
-    """Measure this machine, in about a minute, for what `regard cost` predicts.
+    """Measure this machine, in a minute or two, for what `regard cost` predicts.
 
     $ regard calibrate
     $ regard calibrate --device cpu --out my-cpu.json

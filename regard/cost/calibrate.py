@@ -1,4 +1,4 @@
-"""Measuring what a device can do: about a minute of products, copies, kernels and small steps.
+"""Measuring what a device can do: a minute or two of products, copies, kernels and small steps.
 
 Everything is timed as it will be predicted: products over a grid of shapes and types, attention
 there and back, recurrence, what is bound by memory by operation and size, and what the host takes,
@@ -174,7 +174,7 @@ def _all_products(clock: Clock, kinds: Mapping[str, torch.dtype], axes: Axes) ->
 
 
 def _there_and_back(
-    clock: Clock, run: Callable[[], Tensor], inputs: Sequence[Tensor], back: bool
+    run: Callable[[], Tensor], inputs: Sequence[Tensor], back: bool
 ) -> Callable[[], object]:
     """A call that computes, or one that goes back through what was computed."""
     if not back:
@@ -192,7 +192,7 @@ def _attention(clock: Clock, kind: torch.dtype, back: bool, causal: bool = False
         ]
         q, k, v = parts
         run = partial(F.scaled_dot_product_attention, q, k, v, is_causal=causal)
-        return _there_and_back(clock, run, parts, back)
+        return _there_and_back(run, parts, back)
 
     def rate(queries: int, width: int, keys: int) -> float:
         queries = keys if causal else queries
@@ -218,7 +218,7 @@ def _recurrence(clock: Clock, kind: torch.dtype, back: bool) -> Grid:
         layer = nn.LSTM(hidden, hidden, batch_first=True, device=clock.device, dtype=kind)
         x = torch.randn(rows, steps, hidden, device=clock.device, dtype=kind, requires_grad=True)
         inputs = [x, *layer.parameters()]
-        call = _there_and_back(clock, lambda: layer(x)[0], inputs, back)
+        call = _there_and_back(lambda: layer(x)[0], inputs, back)
         return work(steps, rows, hidden) / clock.seconds(call)
 
     def work(steps: int, rows: int, hidden: int) -> float:
