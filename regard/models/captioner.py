@@ -1,7 +1,7 @@
 """Captions of pictures (M8): an eye makes a grid of a picture, and a hand writes about it.
 
 The eye is a residual network or a Transformer over patches, the hand a Transformer's decoder or an
-LSTM with additive attention; any of them goes with any other.
+LSTM with attention; any of them goes with any other.
 """
 
 from dataclasses import replace
@@ -14,13 +14,11 @@ from regard.models.caption_config import CaptionConfig
 from regard.models.config import TransformerConfig
 from regard.models.given import Lengths
 from regard.models.initialisation import initialise
+from regard.models.lstm_hand import LSTMHand
 from regard.models.masks import Mask
 from regard.models.network import Network
 from regard.models.protocol import Memory, State
-from regard.models.recurrence import Head
-from regard.models.recurrence import initialise as initialise_recurrent
 from regard.models.recurrent_config import RecurrentConfig
-from regard.models.recurrent_pairs import Decoder, RecurrentWriter
 from regard.models.transformer import SourceDecoder
 from regard.models.vision import Grid, Patches
 
@@ -32,16 +30,6 @@ class TransformerHand(SourceDecoder):
         super().__init__(config)
         self.decoder = Stack(self.config, self.config.layers, causal=True, cross=True)
         initialise(self, self.config)
-
-
-class LSTMHand(RecurrentWriter):
-    """A recurrent decoder alone."""
-
-    def __init__(self, config: RecurrentConfig) -> None:
-        super().__init__(config)
-        self.decoder = Decoder(self.config)
-        self.head = Head(self.config, self.config.width)
-        initialise_recurrent(self)
 
 
 class Captioner(Network):
@@ -59,8 +47,11 @@ class Captioner(Network):
             self.eye = Patches(size, patch, reads, layers)
             initialise(self.eye, reads.resolved())
         writes = config.writes_with
-        lstm = isinstance(writes, RecurrentConfig)
-        self.hand = LSTMHand(writes) if lstm else TransformerHand(writes)  # type: ignore[arg-type]
+        self.hand: LSTMHand | TransformerHand
+        if isinstance(writes, RecurrentConfig):
+            self.hand = LSTMHand(writes, config.reads_with.resolved())
+        else:
+            self.hand = TransformerHand(writes)
 
     @property
     def embed(self) -> nn.Module:

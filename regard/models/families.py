@@ -69,11 +69,9 @@ OTHERS: dict[str, Config] = {
     "conv": CONVOLUTION,
     "conv-pairs": ConvolutionConfig(kind="encoder-decoder", layers=4, dropout=0.2),
     "captioner": CAPTIONER,
-    "captioner-lstm": replace(CAPTIONER, hand="lstm", layers=2),
+    "captioner-lstm": replace(CAPTIONER, hand="lstm"),
     "captioner-vit": replace(CAPTIONER, eye="patches", encoder_layers=4),
-    "captioner-vit-lstm": replace(
-        CAPTIONER, eye="patches", encoder_layers=4, hand="lstm", layers=2
-    ),
+    "captioner-vit-lstm": replace(CAPTIONER, eye="patches", encoder_layers=4, hand="lstm"),
     "unigram": replace(NGRAM, order=1),
     "bigram": replace(NGRAM, order=2),
     "trigram": replace(NGRAM, order=3),

@@ -11,6 +11,7 @@ from regard.models.cells import Held
 from regard.models.masks import Dense, Mask, Overlay, Span, fitting, lay
 from regard.models.protocol import Memory, chosen_rows, forgotten
 from regard.models.recurrent_config import RecurrentConfig
+from regard.models.state import Reading
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,6 +56,9 @@ class Source:
         return Span.of(rows, queries, positions, self.values.device)
 
 
+Sighted = Source | Reading  # with one look for all layers, or one for each
+
+
 @dataclass(frozen=True, eq=False)
 class Remembered:
     """All that the next step needs of those before it."""
@@ -85,7 +89,7 @@ class HiddenState:
     ) -> None:
         self.config, self.rows, self.watch = config, rows, watch
         self.remembered = remembered
-        self.source: Source | None = None
+        self.source: Sighted | None = None
         self.seen: Tensor | None = None  # see the protocol
         self.freed = False
         self._undoable = [0] * rows  # tokens of each row that came with the last call

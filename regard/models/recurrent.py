@@ -10,7 +10,7 @@ from torch import Tensor
 
 from regard.errors import RegardError
 from regard.models.given import Lengths, check_room, checked_lengths
-from regard.models.hidden import HiddenState, Remembered, Source
+from regard.models.hidden import HiddenState, Remembered, Sighted
 from regard.models.masks import Mask
 from regard.models.network import Network
 from regard.models.protocol import Memory, State
@@ -63,7 +63,7 @@ class Recurrent(Network):
 
             held.take(after.detached(), counts or [new] * rows, again)
             held.source = source
-            held.seen = torch.cat(seen, dim=1)[:, None, None] if seen else None
+            held.seen = self._seen(seen) if seen else None
         return dropped(y, self.config.output_dropout * self.training, self.config.variational)
 
     def start(self, rows: int, room: int, *, watch: bool = False) -> HiddenState:
@@ -90,11 +90,11 @@ class Recurrent(Network):
         state.check(self.config, rows, self.embed.tokens.weight)
         return state
 
-    def _source(self, held: HiddenState | None, memory: Memory | None, rows: int) -> Source | None:
+    def _source(self, held: HiddenState | None, memory: Memory | None, rows: int) -> Sighted | None:
         """The source as the decoder sees it, where there is one."""
         raise NotImplementedError
 
-    def _first(self, rows: int, source: Source | None) -> Remembered:
+    def _first(self, rows: int, source: Sighted | None) -> Remembered:
         """What is remembered before the first token."""
         raise NotImplementedError
 
@@ -102,12 +102,16 @@ class Recurrent(Network):
         self,
         x: Tensor,
         before: Remembered,
-        source: Source | None,
+        source: Sighted | None,
         counts: Sequence[int] | None,
         seen: list[Tensor] | None,
     ) -> tuple[Tensor, Remembered]:
         """Embeddings (rows, new, width) -> what the output matrix reads, and what is remembered."""
         raise NotImplementedError
+
+    def _seen(self, seen: Sequence[Tensor]) -> Tensor:
+        """What `_pass` noted as (rows, layers, heads, new, positions): one look of one head."""
+        return torch.cat(list(seen), dim=1)[:, None, None]
 
 
 class RecurrentDecoder(Recurrent):
@@ -126,14 +130,14 @@ class RecurrentDecoder(Recurrent):
         if memory is not None:
             raise RegardError("a language model reads no source; leave out `memory`")
 
-    def _first(self, rows: int, source: Source | None) -> Remembered:
+    def _first(self, rows: int, source: Sighted | None) -> Remembered:
         return Remembered(self.decoder.blank(rows))
 
     def _pass(
         self,
         x: Tensor,
         before: Remembered,
-        source: Source | None,
+        source: Sighted | None,
         counts: Sequence[int] | None,
         seen: list[Tensor] | None,
     ) -> tuple[Tensor, Remembered]:

@@ -21,7 +21,7 @@ from regard.models.given import (
     either,
     last_real,
 )
-from regard.models.hidden import HiddenState, Remembered, Source, source_of
+from regard.models.hidden import HiddenState, Remembered, Sighted, Source, source_of
 from regard.models.linear import Linear
 from regard.models.masks import Mask, Overlay, Padding
 from regard.models.protocol import Memory
@@ -202,6 +202,7 @@ class RecurrentWriter(Recurrent):
     def _source(self, held: HiddenState | None, memory: Memory | None, rows: int) -> Source:
         there = held.source if held is not None else None
         if there is not None:
+            assert isinstance(there, Source)
             check_same(there.memory, memory)
             return there
         memory = checked_memory(memory, rows)
@@ -214,19 +215,19 @@ class RecurrentWriter(Recurrent):
                 keys = memory.values if key is None else key(memory.values)
         return source_of(memory, memory.whole, keys)
 
-    def _first(self, rows: int, source: Source | None) -> Remembered:
-        assert source is not None
+    def _first(self, rows: int, source: Sighted | None) -> Remembered:
+        assert isinstance(source, Source)
         return self.decoder.first(source.whole)
 
     def _pass(
         self,
         x: Tensor,
         before: Remembered,
-        source: Source | None,
+        source: Sighted | None,
         counts: Sequence[int] | None,
         seen: list[Tensor] | None,
     ) -> tuple[Tensor, Remembered]:
-        assert source is not None
+        assert isinstance(source, Source)
         y, after = self.decoder(x.to(source.whole.dtype), before, source, counts, seen)
         return y, after
 

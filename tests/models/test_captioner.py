@@ -47,6 +47,27 @@ def test_a_caption_is_the_same_whole_or_word_by_word_alone_or_with_others(eye, h
 
 
 @BOTH
+def test_beams_change_places_and_tokens_are_taken_back(eye, hand):
+    """What is left is what rows that never did so would have."""
+    model, tokens = captioner(eye, hand), torch.randint(0, 30, (4, 5))
+    memory = model.encode(pictures(2))
+    state = model.start(2, 9, watch=True)
+    model(tokens[:2, :1], memory, state)
+    state.reorder([0, 0, 1, 1])  # two beams of each picture
+    model(tokens, None, state, lengths=[5, 4, 5, 3])
+    state.undo([2, 0, 5, 1])
+    state.reorder([1, 0, 3, 2])
+    after = model(tokens[:, :2], None, state)
+    assert state.seen.shape[:1] + state.seen.shape[-2:] == (4, 2, 16)
+    for row, (first, left) in enumerate([(0, 4), (0, 3), (1, 2), (1, 0)]):
+        was = [1, 0, 3, 2][row]
+        said = torch.cat([tokens[first : first + 1, :1], tokens[was : was + 1, :left]], dim=1)
+        said = torch.cat([said, tokens[row : row + 1, :2]], dim=1)
+        whole = model(said, model.encode(pictures(2)[first : first + 1]))
+        torch.testing.assert_close(after[row], whole[0, -2:], rtol=0, atol=1e-10)
+
+
+@BOTH
 def test_gradients_reach_every_weight_and_every_pixel_counts(eye, hand):
     model = captioner(eye, hand).train()
     tokens = torch.randint(0, 30, (2, 5))
