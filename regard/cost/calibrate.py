@@ -30,7 +30,7 @@ from regard.cost.device import (
 from regard.cost.launching import launching
 from regard.cost.stand_in import Kind
 from regard.cost.trace import tracing
-from regard.models.linear import product
+from regard.models.linear import LARGE, ONEDNN, by_onednn, product
 from regard.training.heap import keep_freed
 
 aten = torch.ops.aten
@@ -124,12 +124,20 @@ class Pool:
 Product = Callable[[Tensor, Tensor], Tensor]
 
 
+def _trained(x: Tensor, weight: Tensor) -> Tensor:
+    """A product as training has it, there and back (`models/linear.py`)."""
+    large = x.dim() == 2 and x.numel() * len(weight) >= LARGE
+    if ONEDNN and large and x.device.type == "cpu" and x.dtype == torch.float32:
+        return by_onednn(x, weight)
+    return x @ weight.mT
+
+
 def _products(
     clock: Clock,
     pool: Pool,
     times: int,
     axes: Axes,
-    multiply: Product = lambda x, weight: x @ weight.mT,
+    multiply: Product = _trained,
     turned: bool = False,
 ) -> Grid:
     """Rates of x (rows, inner) times a weight (columns, inner); turned: both by columns."""

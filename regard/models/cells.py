@@ -10,8 +10,9 @@ from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
+
+from regard.models.linear import product
 
 Name = Literal["elman", "gru", "lstm"]
 Held = tuple[Tensor, ...]  # what a layer remembers: h, an LSTM also c; each (rows, hidden)
@@ -49,8 +50,8 @@ class Cell(nn.Module):
             weights = self.input, matrix, self.input_bias, self.recurrent_bias
             found = self.single(x, _lone(list(held)), *weights)
             return found if isinstance(found, tuple) else (found,)
-        given = F.linear(x, self.input, self.input_bias)  # (rows, gates · hidden)
-        return self.combine(given, F.linear(held[0], matrix, self.recurrent_bias), held)
+        given = product(x, self.input, self.input_bias)  # (rows, gates · hidden)
+        return self.combine(given, product(held[0], matrix, self.recurrent_bias), held)
 
     def run(
         self,

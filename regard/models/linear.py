@@ -1,8 +1,15 @@
-"""The product of every layer, xWᵀ + b, by the fastest kernel where no gradient is asked for."""
+"""The product of every layer, xWᵀ + b, by the fastest kernel."""
+
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
+
+LARGE = (
+    1 << 21
+)  # multiplications from which our own way back pays; of half as many it costs a sixth
 
 
 def _onednn() -> bool:
@@ -20,15 +27,45 @@ ONEDNN = _onednn()
 def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x (..., inputs), weight (outputs, inputs), bias (outputs,) -> (..., outputs).
 
-    On a CPU, float32 products go to MKL, which is slower than oneDNN at the sizes of decoding: at
-    128 rows and two threads 13.7 against 8.6 ms for 512 -> 10,261, a third less for the others, and
-    never more from one row on (docs/measurements.md).
+    On a CPU, float32 products go to MKL, which has half of oneDNN's speed on AMD's processors: with
+    gradients 7.2 against 3.5 ms for 2,048 rows of 128 -> 512, and 125 against 61 for 1,024 of 768
+    -> 3,072. Without gradients oneDNN is never slower from one row on (docs/measurements.md).
     """
-    if ONEDNN and not _watched() and _plain(x) and _plain(weight) and x.numel():
-        return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+    if ONEDNN and _plain(x) and _plain(weight) and x.numel() and not _watched():
+        if not torch.is_grad_enabled():
+            return by_onednn(x, weight, bias)
+        if x.numel() * len(weight) >= LARGE:
+            return ByOneDNN.apply(x, weight, bias)  # type: ignore[no-untyped-call]
     if x.is_cuda and len(weight) % EVEN and len(weight) >= MANY <= x.numel() // x.shape[-1]:
         return _evened(x, weight, bias)
     return F.linear(x, weight, bias)
+
+
+def by_onednn(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """The same by oneDNN, without a way back."""
+    return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+
+
+class ByOneDNN(torch.autograd.Function):
+    """The same there and back."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return by_onednn(x, weight, bias)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        """grad (..., outputs) -> those of x, weight and bias."""
+        x, weight = ctx.saved_tensors
+        of_x, of_weight, of_bias = ctx.needs_input_grad
+        flat = grad.reshape(-1, grad.shape[-1])  # (rows, outputs)
+        return (
+            by_onednn(grad, weight.mT) if of_x else None,
+            by_onednn(flat.mT, x.reshape(-1, x.shape[-1]).mT) if of_weight else None,
+            flat.sum(0) if of_bias else None,
+        )
 
 
 # Matrices of a vocabulary have as many rows as there are words. Tensor cores want a multiple of 8:
@@ -55,10 +92,9 @@ def _plain(tensor: Tensor) -> bool:
 
 
 def _watched() -> bool:
-    """Whether derivatives, a compiler, autocast or a counter want to see the product."""
+    """Whether other derivatives, a compiler, autocast or a counter want to see the product."""
     return (
-        torch.is_grad_enabled()
-        or torch.autograd.forward_ad._current_level >= 0
+        torch.autograd.forward_ad._current_level >= 0
         or torch._C._functorch.peek_interpreter_stack() is not None
         or torch.jit.is_tracing()
         or torch.compiler.is_compiling()

@@ -1,10 +1,11 @@
-"""The product of every layer, where a vocabulary's matrix is evened out for a GPU."""
+"""The product of every layer: the kernels that stand in for torch's own choice."""
 
 import pytest
 import torch
 from torch.nn import functional as F
 
-from regard.models.linear import _evened
+from regard.models import linear
+from regard.models.linear import LARGE, ONEDNN, ByOneDNN, Linear, _evened, product
 
 
 @pytest.mark.parametrize("outputs", [1, 63, 65, 1003])
@@ -15,12 +16,53 @@ def test_rows_of_zeros_change_neither_the_product_nor_its_gradients(outputs, bia
     bias = torch.randn(outputs) if biased else None
     given = [tensor for tensor in (x, weight, bias) if tensor is not None]
     found = []
-    for product in (F.linear, _evened):
+    for multiply in (F.linear, _evened):
         for tensor in given:
             tensor.requires_grad_().grad = None
-        y = product(x, weight, bias)
+        y = multiply(x, weight, bias)
         assert y.shape == (3, 5, outputs)
         (y * torch.arange(outputs)).sum().backward()
         found.append([y.detach(), *(tensor.grad for tensor in given)])
     for one, other in zip(*found, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.skipif(not ONEDNN, reason="torch has no oneDNN here")
+@pytest.mark.parametrize("wanted", [(True, True, True), (False, True, False), (True, False, False)])
+@pytest.mark.parametrize("shape", [(3, 40, 128), (200, 128)])
+def test_by_onednn_there_and_back_it_is_the_product_in_double(shape, wanted):
+    torch.manual_seed(0)
+    given = [torch.randn(*shape), torch.randn(300, 128), torch.randn(300)]
+    given[0] = given[0].mT.contiguous().mT  # as a view may come
+    assert given[0].numel() * 300 >= LARGE
+    grad = torch.randn(*shape[:-1], 300)
+    found = []
+    for multiply, kind in ((product, torch.float32), (F.linear, torch.float64)):
+        parts = [t.detach().to(kind).requires_grad_(w) for t, w in zip(given, wanted, strict=True)]
+        y = multiply(*parts)
+        assert (type(y.grad_fn).__name__ == "ByOneDNNBackward") == (multiply is product)
+        y.backward(grad.to(kind))
+        found.append([y.detach(), *(part.grad for part in parts)])
+    for one, other in zip(*found, strict=True):
+        assert (one is None) == (other is None)
+        if one is not None and other is not None:
+            torch.testing.assert_close(one.double(), other, rtol=0, atol=2e-5 * other.std().item())
+
+
+@pytest.mark.skipif(not ONEDNN, reason="torch has no oneDNN here")
+def test_what_is_small_or_watched_is_left_to_torch(monkeypatch):
+    def never(*given: object) -> None:
+        raise AssertionError("not here")
+
+    monkeypatch.setattr(linear, "by_onednn", never)
+    monkeypatch.setattr(ByOneDNN, "apply", never)
+    layer, large = Linear(128, 300), torch.randn(200, 128)
+    layer(large[:10])
+    layer.double()(large.double())
+    layer.bfloat16()(large.bfloat16())
+    layer.float()
+    with torch.autocast("cpu", torch.bfloat16):
+        layer(large)
+    torch.func.vmap(layer)(large[:, None])
+    with pytest.raises(AssertionError, match="not here"):
+        layer(large)
