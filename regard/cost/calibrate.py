@@ -30,7 +30,7 @@ from regard.cost.device import (
 from regard.cost.launching import launching
 from regard.cost.stand_in import Kind
 from regard.cost.trace import tracing
-from regard.models.linear import LARGE, ONEDNN, by_onednn, product
+from regard.models.linear import LARGE, onednn_is_exact, product, products_by_onednn
 from regard.training.heap import keep_freed
 
 aten = torch.ops.aten
@@ -127,8 +127,9 @@ Product = Callable[[Tensor, Tensor], Tensor]
 def _trained(x: Tensor, weight: Tensor) -> Tensor:
     """A product as training has it, there and back (`models/linear.py`)."""
     large = x.dim() == 2 and x.numel() * len(weight) >= LARGE
-    if ONEDNN and large and x.device.type == "cpu" and x.dtype == torch.float32:
-        return by_onednn(x, weight)
+    if large and x.device.type == "cpu" and x.dtype == torch.float32 and onednn_is_exact():
+        with products_by_onednn():
+            return x @ weight.mT
     return x @ weight.mT
 
 

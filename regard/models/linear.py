@@ -1,5 +1,8 @@
 """The product of every layer, xWᵀ + b, by the fastest kernel."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import torch
@@ -28,31 +31,61 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x (..., inputs), weight (outputs, inputs), bias (outputs,) -> (..., outputs).
 
     On a CPU, float32 products go to MKL, which has half of oneDNN's speed on AMD's processors: with
-    gradients 7.2 against 3.5 ms for 2,048 rows of 128 -> 512, and 125 against 61 for 1,024 of 768
+    gradients 7.2 against 3.2 ms for 2,048 rows of 128 -> 512, and 125 against 61 for 1,024 of 768
     -> 3,072. Without gradients oneDNN is never slower from one row on (docs/measurements.md).
     """
     if ONEDNN and _plain(x) and _plain(weight) and x.numel() and not _watched():
         if not torch.is_grad_enabled():
-            return by_onednn(x, weight, bias)
-        if x.numel() * len(weight) >= LARGE:
+            return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+        if x.numel() * len(weight) >= LARGE and onednn_is_exact():
             return ByOneDNN.apply(x, weight, bias)  # type: ignore[no-untyped-call]
     if x.is_cuda and len(weight) % EVEN and len(weight) >= MANY <= x.numel() // x.shape[-1]:
         return _evened(x, weight, bias)
     return F.linear(x, weight, bias)
 
 
-def by_onednn(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """The same by oneDNN, without a way back."""
-    return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+@cache
+def onednn_is_exact() -> bool:
+    """Whether `products_by_onednn` keeps float32: processors that have bfloat16 take that."""
+    if not ONEDNN:
+        return False
+    numbers = torch.Generator().manual_seed(0)
+    a, b = (torch.randn(128, 128, generator=numbers) for _ in range(2))
+    with products_by_onednn():
+        found = a @ b
+    return bool((found - a.double() @ b.double()).abs().max() < 1e-3)  # in bfloat16 it is 0.1
+
+
+@contextmanager
+def products_by_onednn() -> Iterator[None]:
+    """Products of matrices in float32 on a CPU by oneDNN meanwhile, in all threads."""
+    onednn: Any = torch.backends.mkldnn
+    before = onednn.matmul.fp32_precision
+    onednn.matmul.fp32_precision = "bf16"
+    try:
+        yield
+    finally:
+        onednn.matmul.fp32_precision = before
 
 
 class ByOneDNN(torch.autograd.Function):
-    """The same there and back."""
+    """The product and its way back by oneDNN, but for a few rows.
+
+    oneDNN keeps a program for each shape, half a megabyte, so that a thousand batches of different
+    sizes took gigabytes. So it gets a number of rows of which there are eight from each power of 2
+    to the next, and MKL the rest.
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         ctx.save_for_backward(x, weight)
-        return by_onednn(x, weight, bias)
+        rows = x.reshape(-1, x.shape[-1])  # (rows, inputs)
+        out = rows.new_empty(len(rows), len(weight))
+        first = _first(len(rows))
+        with products_by_onednn():
+            _multiply(rows[:first], weight.mT, bias, out[:first])
+        _multiply(rows[first:], weight.mT, bias, out[first:])
+        return out.view(*x.shape[:-1], len(weight))
 
     @staticmethod
     @once_differentiable
@@ -60,12 +93,33 @@ class ByOneDNN(torch.autograd.Function):
         """grad (..., outputs) -> those of x, weight and bias."""
         x, weight = ctx.saved_tensors
         of_x, of_weight, of_bias = ctx.needs_input_grad
-        flat = grad.reshape(-1, grad.shape[-1])  # (rows, outputs)
-        return (
-            by_onednn(grad, weight.mT) if of_x else None,
-            by_onednn(flat.mT, x.reshape(-1, x.shape[-1]).mT) if of_weight else None,
-            flat.sum(0) if of_bias else None,
-        )
+        grads, rows = grad.reshape(-1, grad.shape[-1]), x.reshape(-1, x.shape[-1])
+        first = _first(len(rows))
+        back = torch.empty_like(rows) if of_x else None
+        with products_by_onednn():
+            if back is not None:
+                _multiply(grads[:first], weight, None, back[:first])
+            change = grads[:first].mT @ rows[:first] if of_weight else None
+        if back is not None:
+            _multiply(grads[first:], weight, None, back[first:])
+        if change is not None and first < len(rows):
+            change.addmm_(grads[first:].mT, rows[first:])
+        back = None if back is None else back.view(x.shape)
+        return back, change, grads.sum(0) if of_bias else None
+
+
+def _first(rows: int) -> int:
+    """So many rows go to oneDNN: those that the first four digits of the number, in twos, say."""
+    step = 1 << max(rows.bit_length() - 4, 0)
+    return rows // step * step
+
+
+def _multiply(x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor) -> None:
+    """out (rows, outputs) = x (rows, inputs) times a weight (inputs, outputs), plus a bias."""
+    if len(x) and bias is not None:
+        torch.addmm(bias, x, weight, out=out)
+    elif len(x):
+        torch.mm(x, weight, out=out)
 
 
 # Matrices of a vocabulary have as many rows as there are words. Tensor cores want a multiple of 8:

@@ -5,7 +5,11 @@ import torch
 from torch.nn import functional as F
 
 from regard.models import linear
-from regard.models.linear import LARGE, ONEDNN, ByOneDNN, Linear, _evened, product
+from regard.models.linear import LARGE, ByOneDNN, Linear, _evened, onednn_is_exact, product
+
+EXACT = pytest.mark.skipif(
+    not onednn_is_exact(), reason="oneDNN is not here, or multiplies in bfloat16"
+)
 
 
 @pytest.mark.parametrize("outputs", [1, 63, 65, 1003])
@@ -27,9 +31,9 @@ def test_rows_of_zeros_change_neither_the_product_nor_its_gradients(outputs, bia
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.skipif(not ONEDNN, reason="torch has no oneDNN here")
+@EXACT
 @pytest.mark.parametrize("wanted", [(True, True, True), (False, True, False), (True, False, False)])
-@pytest.mark.parametrize("shape", [(3, 40, 128), (200, 128)])
+@pytest.mark.parametrize("shape", [(3, 40, 128), (200, 128), (256, 128), (1030, 128)])
 def test_by_onednn_there_and_back_it_is_the_product_in_double(shape, wanted):
     torch.manual_seed(0)
     given = [torch.randn(*shape), torch.randn(300, 128), torch.randn(300)]
@@ -49,12 +53,12 @@ def test_by_onednn_there_and_back_it_is_the_product_in_double(shape, wanted):
             torch.testing.assert_close(one.double(), other, rtol=0, atol=2e-5 * other.std().item())
 
 
-@pytest.mark.skipif(not ONEDNN, reason="torch has no oneDNN here")
+@EXACT
 def test_what_is_small_or_watched_is_left_to_torch(monkeypatch):
     def never(*given: object) -> None:
         raise AssertionError("not here")
 
-    monkeypatch.setattr(linear, "by_onednn", never)
+    monkeypatch.setattr(linear, "products_by_onednn", never)
     monkeypatch.setattr(ByOneDNN, "apply", never)
     layer, large = Linear(128, 300), torch.randn(200, 128)
     layer(large[:10])
@@ -66,3 +70,17 @@ def test_what_is_small_or_watched_is_left_to_torch(monkeypatch):
     torch.func.vmap(layer)(large[:, None])
     with pytest.raises(AssertionError, match="not here"):
         layer(large)
+
+
+def test_few_numbers_of_rows_go_to_onednn_and_nearly_all_rows():
+    asked = {rows: linear._first(rows) for rows in range(1, 4097)}
+    assert all(rows * 7 / 8 < first <= rows for rows, first in asked.items())
+    assert len(set(asked.values())) == 8 * 9 + 8  # eight in each of 8…4095, those below, and 4096
+
+
+def test_the_switch_is_put_back_whatever_happens():
+    switch = torch.backends.mkldnn.matmul
+    before = switch.fp32_precision
+    with pytest.raises(RuntimeError), linear.products_by_onednn():
+        torch.zeros(2, 3) @ torch.zeros(2, 3)
+    assert switch.fp32_precision == before
