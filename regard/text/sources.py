@@ -21,6 +21,7 @@ from regard.text.damage import broken, canonical
 __all__ = ["Found", "Piece", "broken", "find", "lines", "pieces", "spool"]
 
 HEAD = 8 << 10  # bytes looked at to tell text from other files
+PICTURES = (".png", ".jpg", ".jpeg")
 BLOCK = 1 << 20  # bytes read at a time
 LINES = -1  # or a line at a time
 
@@ -94,6 +95,8 @@ def _look(path: Path, found: Found, problems: Problems) -> None:
     binary = {one for one in met if _binary(_head(one, problems))}
     found.files.extend(one for one in met if one not in binary)
     found.skipped.extend(sorted(binary))
+    pictures = any(one.suffix.lower() in PICTURES for one in binary)
+    nothing += ", but images; with captions of them give it with --images" if pictures else ""
     problems.require(len(met) > len(binary), nothing)
 
 
