@@ -195,7 +195,7 @@ def test_everything_that_is_wrong_is_said_at_once(tmp_path):
 
 def test_a_folder_of_images_is_told_how_to_be_given(tmp_path):
     written(tmp_path / "dog.JPG", b"\xff\xd8\0\0")
-    with pytest.raises(RegardError, match="no text files, but images; .* --images"):
+    with pytest.raises(RegardError, match=r"no text files, but images; .* --images"):
         find([tmp_path])
 
 
