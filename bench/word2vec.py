@@ -27,6 +27,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
@@ -39,6 +40,7 @@ from measure import machine
 from regard.models.word2vec import Word2VecConfig, WordVectors
 from regard.text.specials import BOS, EOS, SPECIALS
 from regard.training.vectors import VectorSteps
+from regard.training.word_walk import Walk
 
 METHODS = ("skip-gram", "cbow")
 
@@ -112,9 +114,10 @@ def regard(work: Work) -> tuple[float, np.ndarray]:
     if work.threads == 1:
         for step in range(len(steps)):
             steps.advance(vectors, step)
-    else:  # a second one prepares the steps
-        for _ in steps.walk(vectors, 0, len(steps)):
-            pass
+    else:
+        with closing(Walk(steps, vectors, 0, len(steps), work.threads)) as walk:
+            for _ in walk:
+                pass
     learnt = vectors.vectors().cpu().numpy()[len(SPECIALS) :]  # waits for a GPU
     return time.perf_counter() - begin, learnt
 

@@ -6,13 +6,14 @@ together (`word_groups.py`).
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from regard.data.order import generator, shuffled
 from regard.data.phrases import Ids
@@ -23,9 +24,12 @@ from regard.training.word_groups import (
     CUTS,
     LOSSES,
     METHODS,
+    Columns,
     Cut,
     Drawn,
     Group,
+    Halves,
+    Layers,
     Loss,
     Method,
     learn,
@@ -43,6 +47,11 @@ class Learned(NamedTuple):
 
     loss: float  # the sum over all predictions
     predictions: int  # pairs of words for skip-gram, places for continuous bag of words
+
+
+def told(losses: Sequence[Tensor], predictions: int) -> Learned:
+    """What a step says of itself, by the losses of its groups."""
+    return Learned(float(torch.cat([*losses]).double().cpu().numpy().sum()), predictions)
 
 
 class Ready(NamedTuple):
@@ -75,11 +84,12 @@ class VectorSteps:
         """
         words = _counted(config, counts)
         self.config, self.tokens, self.seed, self.epochs = config, tokens, seed, epochs
+        self.counts = words
         self.first_rate, self.last_rate = rate or RATES[config.method], last_rate
         self.piece = piece
         self.pieces = -(-len(tokens) // piece)
         self.kept = _kept(words, config.subsample)
-        self.noise = _heaped(words, config.power)
+        self.noise = Heap(words, config.power)
         most = max(_largest(words * self.kept), _largest(words**config.power * (words > 0)))
         self.cut = cut or _fitting(CUTS[config.method, config.loss], most)
         self.loss: Loss = LOSSES[config.loss](config, words, torch.device(device))
@@ -102,12 +112,16 @@ class VectorSteps:
         """The learning rate of a step, which falls linearly."""
         return self.first_rate + (self.last_rate - self.first_rate) * step / len(self)
 
-    def draw(self, step: int) -> Drawn:
-        """What a step learns from. Pieces come in another order in each epoch."""
+    def read(self, step: int) -> np.ndarray:
+        """The ids that a step reads (tokens,). Pieces come in another order in each epoch."""
         epoch, turn = divmod(step, self.pieces)
         start = int(shuffled(turn, self.pieces, self.seed, epoch)) * self.piece
-        ids = self.tokens.read(start, start + self.piece)
-        draws = generator(self.seed, epoch, turn)
+        return self.tokens.read(start, start + self.piece)
+
+    def draw(self, step: int, ids: np.ndarray | None = None) -> Drawn:
+        """What a step learns from; `ids` (tokens,) if they have been read."""
+        ids = self.read(step) if ids is None else ids
+        draws = generator(self.seed, *divmod(step, self.pieces))
         kept = np.flatnonzero(draws.random(len(ids), np.float32) < self.kept[ids])
         before, behind = _neighbours(np.cumsum((ids == BOS) | (ids == EOS))[kept])
         cut, window = self.cut, self.config.window
@@ -119,36 +133,44 @@ class VectorSteps:
         words[window : window + len(kept)] = ids[kept]
         places = (groups, blocks, cut.places)
         numbers = draws.random((groups, self.method.turns, blocks, cut.shared))
-        noise = np.searchsorted(self.noise, numbers, "right")
+        noise = self.noise.of(numbers)
         left, right = np.minimum(reach, before), np.minimum(reach, behind)
         return Drawn(words, _padded(left, places), _padded(right, places), noise)
 
     def advance(self, vectors: WordVectors, step: int) -> Learned:
         """Take a step: change the vectors in place."""
-        return self._take(vectors, step, self._prepared(step))
+        return self._take(vectors, step, self.prepared(step))
 
-    def walk(self, vectors: WordVectors, first: int, last: int) -> Iterator[Learned]:
+    def walk(self, vectors: WordVectors, first: int, last: int) -> Generator[Learned, None, None]:
         """Take all steps from `first` up to `last`; the next one is prepared on another thread."""
         with ThreadPoolExecutor(1) as ahead:
-            coming = ahead.submit(self._prepared, first)
+            coming = ahead.submit(self.prepared, first)
             for step in range(first, last):
                 ready = coming.result()
                 if step + 1 < last:
-                    coming = ahead.submit(self._prepared, step + 1)
+                    coming = ahead.submit(self.prepared, step + 1)
                 yield self._take(vectors, step, ready)
 
-    def _prepared(self, step: int) -> Ready:
+    def prepared(self, step: int, ids: np.ndarray | None = None) -> Ready:
+        """All that a step can do without the vectors; `ids` if they have been read."""
         if not 0 <= step < len(self):
             raise RegardError(f"there are {len(self)} steps, numbered from 0; {step} is none")
-        drawn = self.draw(step)
+        drawn = self.draw(step, ids)
         return Ready(list(self.method.groups(drawn)), self.method.predictions(drawn))
 
-    @torch.no_grad()
     def _take(self, vectors: WordVectors, step: int, ready: Ready) -> Learned:
-        rate = self.rate(step)
-        losses = [learn(vectors, group, self.loss, rate) for group in ready.groups]
-        loss = torch.cat(losses).double().cpu().numpy().sum()
-        return Learned(float(loss), ready.predictions)
+        layers = Layers(vectors.input.data, vectors.output.data)
+        width, parts = self.config.width, 1 if vectors.input.is_cuda else 2
+        losses = self.taken(layers, step, ready, Halves(width, parts))
+        return told(losses, ready.predictions)
+
+    @torch.no_grad()
+    def taken(self, layers: Layers, step: int, ready: Ready, columns: Columns) -> list[Tensor]:
+        """Take a step with some columns of the layers; return its losses, group by group."""
+        rate, losses = self.rate(step), []
+        for group in ready.groups:
+            losses += learn(layers, group, self.loss, rate, columns)
+        return losses
 
 
 def _counted(config: Word2VecConfig, counts: np.ndarray) -> np.ndarray:
@@ -173,11 +195,28 @@ def _kept(words: np.ndarray, subsample: float) -> np.ndarray:
     return np.where(words > 0, kept, 0).astype(np.float32)
 
 
-def _heaped(words: np.ndarray, power: float) -> np.ndarray:
-    """Where each word's share of the draws from [0, 1) ends, (vocabulary,)."""
-    shares = np.power(words, power, where=words > 0, out=np.zeros(len(words)))
-    ends = np.cumsum(shares)
-    return ends / ends[-1]
+class Heap:
+    """Words by their shares of [0, 1): a number chooses the one in whose share it lies."""
+
+    def __init__(self, words: np.ndarray, power: float) -> None:
+        """words (vocabulary,) say how often each occurs."""
+        shares = np.power(words, power, where=words > 0, out=np.zeros(len(words)))
+        ends = np.cumsum(shares)
+        self.ends = ends / ends[-1]
+        # A number's bin says where to begin to look. They are a power of two, so that no bin is
+        # missed by rounding. 0.4 ms for 55,000 numbers, where a search takes 4.0.
+        bins = 1 << (8 * len(words)).bit_length()
+        self.firsts = np.searchsorted(self.ends, np.arange(bins) / bins, "right")
+
+    def of(self, numbers: np.ndarray) -> np.ndarray:
+        """The words that the numbers choose, in the same shape."""
+        flat = numbers.ravel()
+        chosen = self.firsts[(flat * len(self.firsts)).astype(np.int64)]
+        early = np.flatnonzero(self.ends[chosen] <= flat)
+        while len(early):
+            chosen[early] += 1
+            early = early[self.ends[chosen[early]] <= flat[early]]
+        return chosen.reshape(numbers.shape)
 
 
 def _largest(weights: np.ndarray) -> float:

@@ -7,8 +7,10 @@ in. In skip-gram the pairs outside of the windows are computed for nothing, whic
 cheaper than to pick the others out.
 """
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -16,8 +18,9 @@ import torch
 from numpy.lib.stride_tricks import as_strided, sliding_window_view
 from torch import Tensor
 
-from regard.models.word2vec import Word2VecConfig, WordVectors, huffman
+from regard.models.word2vec import Word2VecConfig, huffman
 
+REGISTERS = 32  # numbers in two vector registers, which torch fills at a time, at most
 SMALLEST = 1e-37  # a probability whose logarithm is finite
 
 
@@ -50,28 +53,48 @@ class Targets(NamedTuple):
     signs: Tensor | float  # (blocks, 1, targets) or for all: +1 should agree, -1 should not
 
 
-class Changes(NamedTuple):
-    """The way down: minus the gradients of the loss, times the rate, and the loss."""
+def products(hidden: Tensor, rows: Tensor, room: Tensor | None = None) -> Tensor:
+    """How hidden vectors (blocks, places, columns) agree with rows (blocks, targets, columns).
 
-    hidden: Tensor  # (blocks, places, width)
-    rows: Tensor  # (blocks, targets, width)
-    losses: Tensor  # (blocks,) -Σ weight · log σ(sign · hidden · row)
+    (blocks, places, targets), written to `room` if there is one.
+    """
+    if hidden.shape[1] == rows.shape[1] == 1:  # then a product of matrices takes twice as long
+        return torch.sum(hidden * rows, -1, keepdim=True, out=room)
+    return torch.bmm(hidden, rows.mT, out=room)
 
 
-def changes(output: Tensor, hidden: Tensor, targets: Targets, rate: float) -> Changes:
-    """How hidden vectors (blocks, places, width) and their targets' rows should change."""
-    blocks, count = targets.rows.shape
-    rows = output.index_select(0, targets.rows.flatten()).view(blocks, count, -1)
-    single = hidden.shape[1] == count == 1  # then a product of matrices takes twice as long
-    scores = (hidden * rows).sum(-1, keepdim=True) if single else torch.bmm(hidden, rows.mT)
-    agree = scores.mul_(targets.signs).sigmoid_()  # (blocks, places, targets)
-    weights = targets.weights.to(agree.dtype)
-    pull = torch.addcmul(weights, weights, agree, value=-1).mul_(targets.signs)
-    losses = agree.clamp_min_(SMALLEST).log_().mul_(weights).flatten(1).sum(1).neg_()
-    pull.mul_(rate)  # the smallest tensor here
-    if single:
-        return Changes(pull * rows, pull * hidden, losses)
-    return Changes(torch.bmm(pull, rows), torch.bmm(pull.mT, hidden), losses)
+class Columns(Protocol):
+    """The columns of both layers that are at hand; what concerns all of them is agreed upon."""
+
+    def scores(self, hidden: Sequence[Tensor], rows: Sequence[Tensor]) -> list[Tensor]:
+        """For each kind of targets (blocks, places, targets), over all columns of the layers."""
+        ...
+
+    def mine(self, parts: int) -> slice:
+        """Of so many parts of a group those whose loss is to be computed here."""
+        ...
+
+
+class Halves:
+    """All columns are here. Scores are sums of halves, as when two processes have one each.
+
+    It takes a tenth longer than at once. On a GPU there is nobody to agree with: one part is all.
+    """
+
+    def __init__(self, width: int, parts: int = 2) -> None:
+        self.cuts = [width * part // parts for part in range(parts + 1)]
+
+    def scores(self, hidden: Sequence[Tensor], rows: Sequence[Tensor]) -> list[Tensor]:
+        return [self._sum(*each) for each in zip(hidden, rows, strict=True)]
+
+    def _sum(self, hidden: Tensor, rows: Tensor) -> Tensor:
+        total = products(hidden[..., : self.cuts[1]], rows[..., : self.cuts[1]])
+        for first, last in pairwise(self.cuts[1:]):
+            total.add_(products(hidden[..., first:last], rows[..., first:last]))
+        return total
+
+    def mine(self, parts: int) -> slice:
+        return slice(0, parts)
 
 
 def add(matrix: Tensor, rows: Tensor, change: Tensor) -> None:
@@ -108,20 +131,44 @@ class Group(Protocol):
         ...
 
 
-def learn(vectors: WordVectors, group: Group, loss: "Loss", rate: float) -> Tensor:
-    """Change the vectors in place; return the losses, whose sum is that of the group."""
-    hidden = group.read(vectors.input.detach())  # else what a gradient would need is kept
-    found = []
-    for targets in loss.targets(group):
-        blocked = hidden.view(len(targets.rows), -1, hidden.shape[-1])
-        found.append((targets.rows, changes(vectors.output, blocked, targets, rate)))
-    change = found[0][1].hidden.view_as(hidden)
-    for _, other in found[1:]:
-        change += other.hidden.view_as(hidden)
-    for rows, each in found:
-        add(vectors.output, rows, each.rows)
-    group.write(vectors.input, change)
-    return torch.cat([each.losses for _, each in found])
+class Layers(NamedTuple):
+    """Both layers of word vectors, or some columns of both."""
+
+    input: Tensor  # (vocabulary, columns)
+    output: Tensor  # (vocabulary or nodes, columns)
+
+
+def learn(
+    layers: Layers, group: Group, loss: "Loss", rate: float, columns: Columns
+) -> list[Tensor]:
+    """Change the layers in place; return the losses for each kind of targets (parts,).
+
+    The changes are minus the gradients of -Σ weight · log σ(sign · hidden · row), times the rate.
+    """
+    hidden = group.read(layers.input)
+    kinds = loss.targets(group)
+    blocked = [hidden.view(len(each.rows), -1, hidden.shape[-1]) for each in kinds]
+    gathered = [layers.output.index_select(0, each.rows.flatten()) for each in kinds]
+    rows = [r.view(*each.rows.shape, -1) for r, each in zip(gathered, kinds, strict=True)]
+    losses: list[Tensor] = []
+    total: Tensor | None = None
+    for scores, targets, some, near in zip(
+        columns.scores(blocked, rows), kinds, blocked, rows, strict=True
+    ):
+        agree = scores.mul_(targets.signs).sigmoid_()  # (blocks, places, targets)
+        weights = targets.weights.to(agree.dtype)
+        pull = torch.addcmul(weights, weights, agree, value=-1).mul_(targets.signs).mul_(rate)
+        mine = columns.mine(len(weights))
+        logs = agree[mine].clamp_min_(SMALLEST).log_()
+        losses.append(logs.mul_(weights[mine]).flatten(1).sum(1).neg_())
+        single = some.shape[1] == near.shape[1] == 1
+        change = pull * near if single else torch.bmm(pull, near)
+        total = change.view_as(hidden) if total is None else total.add_(change.view_as(hidden))
+        change = pull * some if single else torch.bmm(pull.mT, some)
+        add(layers.output, targets.rows, change)
+    assert total is not None
+    group.write(layers.input, total)
+    return losses
 
 
 class Loss(Protocol):
@@ -177,7 +224,7 @@ class Pairs(NamedTuple):
 
     noise: Tensor  # (blocks, shared)
     centres: Tensor  # (blocks, places) the words
-    contexts: Tensor  # (blocks, around) the words of the block and of a window to one side
+    contexts: Tensor  # (blocks, around) the words of the block and to one side of it
     near: Tensor  # (blocks, places, around) 1 where a context is predicted by a place, else 0
 
     def read(self, table: Tensor) -> Tensor:
@@ -205,7 +252,11 @@ class SkipGram:
 
     def __init__(self, config: Word2VecConfig, cut: Cut, device: torch.device) -> None:
         self.window, self.device = config.window, device
-        offset = torch.arange(cut.places + self.window) - torch.arange(cut.places)[:, None]
+        # A block's numbers fill whole pairs of vector registers. Of what is left at the end of a
+        # tensor, torch takes logarithms in another way: the loss by halves would differ in bits.
+        whole = REGISTERS // math.gcd(cut.places, REGISTERS)
+        self.around = -(-(cut.places + self.window) // whole) * whole
+        offset = torch.arange(self.around) - torch.arange(cut.places)[:, None]
         reach = torch.arange(self.window + 1)[:, None, None]
         # (reaches · places, around): half a window, by how far it reaches and by its place
         before, behind = (offset < self.window) & (offset >= self.window - reach), offset > 0
@@ -214,9 +265,10 @@ class SkipGram:
 
     def groups(self, drawn: Drawn) -> Iterator[Pairs]:
         words, left, right, noise = (torch.from_numpy(each).to(self.device) for each in drawn)
-        centres = words[self.window : -self.window].view(left.shape)
+        words = torch.nn.functional.pad(words, (0, self.around))
+        centres = words[self.window :][: left.numel()].view(left.shape)
         halves = (
-            self._half(self.before, left, words[: -self.window]),
+            self._half(self.before, left, words),
             self._half(self.behind, right, words[self.window :]),
         )
         for group in range(len(left)):
@@ -228,7 +280,7 @@ class SkipGram:
         places = reach.shape[-1]
         at = torch.arange(places, device=self.device)
         near = table.index_select(0, (reach * places + at).flatten())
-        contexts = words.unfold(0, places + self.window, places).contiguous()
+        contexts = words.unfold(0, self.around, places)[: reach.shape[:2].numel()].contiguous()
         return contexts.view(*reach.shape[:2], -1), near.view(*reach.shape, -1)
 
     def predictions(self, drawn: Drawn) -> int:

@@ -9,7 +9,8 @@ import torch
 from regard.errors import RegardError
 from regard.models.word2vec import Word2VecConfig, WordVectors, huffman
 from regard.text.specials import BOS, EOS, SPECIALS, UNK
-from regard.training.vectors import Cut, VectorSteps, learn
+from regard.training.vectors import Cut, VectorSteps
+from regard.training.word_groups import Halves, Layers, learn
 
 WORDS = len(SPECIALS)  # the first word's id
 ALL = [(m, loss) for m in ("skip-gram", "cbow") for loss in ("negative", "hierarchical")]
@@ -138,7 +139,8 @@ def test_changes_are_the_gradient():
     group, _ = steps.method.groups(steps.draw(0))
     before, after = (started(config, torch.float64) for _ in range(2))
     with torch.no_grad():
-        losses = learn(after, group, steps.loss, 0.1)
+        layers = Layers(after.input.data, after.output.data)
+        losses = torch.cat(learn(layers, group, steps.loss, 0.1, Halves(5)))
     hidden = before.input[group.centres]
     near = torch.log(torch.sigmoid(hidden @ before.output[group.contexts].mT)) * group.near
     away = torch.log(torch.sigmoid(-hidden @ before.output[group.noise].mT)) * group.others()

@@ -1,0 +1,71 @@
+"""Who takes the steps of word vectors (M2): this process alone, or two where that is faster.
+
+Another process takes seconds to start; and where other programs need the cores, two that wait for
+each other are slower than one. So this one begins alone, and the faster way is kept. What is
+learnt is the same to the bit.
+"""
+
+import time
+from collections.abc import Generator
+from contextlib import closing
+
+from regard.models.word2vec import WordVectors
+from regard.training.vectors import Learned, VectorSteps
+from regard.training.word_processes import Helper
+
+FEW = 1 << 23  # tokens to be read: a process for fewer would hardly be there in time
+LEAST = 16  # blocks in a group: with fewer, most of the time would go into meeting
+TRIAL = 32  # steps in one way before the other is thought of
+LONG = 512  # steps alone when two were slower
+
+
+class Walk:
+    """The steps from `first` up to `last`, one by one; `settle` before the vectors are read."""
+
+    def __init__(
+        self, steps: VectorSteps, vectors: WordVectors, first: int, last: int, threads: int = 1
+    ) -> None:
+        """With more than one thread another process may help."""
+        self.steps, self.vectors, self.first, self.last = steps, vectors, first, last
+        much = (last - first) * steps.piece >= FEW and steps.cut.blocks >= LEAST
+        here = vectors.device.type == "cpu" and steps.config.width > 1
+        self.helper = Helper(steps, vectors, first) if threads > 1 and much and here else None
+
+    def __iter__(self) -> Generator[Learned, None, None]:
+        if self.helper is None:
+            yield from self.steps.walk(self.vectors, self.first, self.last)
+            return
+        step, length, together = self.first, TRIAL, False
+        seconds = {}  # for a step: together, alone
+        while step < self.last:
+            stop, spent = min(step + length, self.last), 0.0
+            begin = time.perf_counter()
+            with closing(self._stretch(self.helper, together, step, stop)) as stretch:
+                for learned in stretch:
+                    spent += time.perf_counter() - begin
+                    yield learned
+                    begin = time.perf_counter()
+            seconds[together] = spent / (stop - step)
+            step, ready = stop, self.helper.ready()
+            together = ready and (not together or seconds[True] <= seconds[False])
+            length = LONG if ready and not together else TRIAL
+        self.helper.leave()
+
+    def _stretch(
+        self, helper: Helper, together: bool, first: int, last: int
+    ) -> Generator[Learned, None, None]:
+        if together:
+            return helper.walk(first, last)
+        helper.leave()
+        return self.steps.walk(self.vectors, first, last)
+
+    def settle(self) -> None:
+        """See to it that the vectors are what has been learnt so far."""
+        if self.helper:
+            self.helper.settle()
+
+    def close(self) -> None:
+        """Let the other process end; the vectors are settled."""
+        if self.helper:
+            self.helper.leave()
+            self.helper.close()
