@@ -63,6 +63,13 @@ def products(hidden: Tensor, rows: Tensor, room: Tensor | None = None) -> Tensor
     return torch.bmm(hidden, rows.mT, out=room)
 
 
+def pulled(pull: Tensor, hidden: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+    """How both change where each place and target pull at each other (blocks, places, targets)."""
+    if hidden.shape[1] == rows.shape[1] == 1:
+        return pull * rows, pull * hidden
+    return torch.bmm(pull, rows), torch.bmm(pull.mT, hidden)
+
+
 class Columns(Protocol):
     """The columns of both layers that are at hand; what concerns all of them is agreed upon."""
 
@@ -161,11 +168,9 @@ def learn(
         mine = columns.mine(len(weights))
         logs = agree[mine].clamp_min_(SMALLEST).log_()
         losses.append(logs.mul_(weights[mine]).flatten(1).sum(1).neg_())
-        single = some.shape[1] == near.shape[1] == 1
-        change = pull * near if single else torch.bmm(pull, near)
+        change, moved = pulled(pull, some, near)
         total = change.view_as(hidden) if total is None else total.add_(change.view_as(hidden))
-        change = pull * some if single else torch.bmm(pull.mT, some)
-        add(layers.output, targets.rows, change)
+        add(layers.output, targets.rows, moved)
     assert total is not None
     group.write(layers.input, total)
     return losses

@@ -9,14 +9,45 @@ import time
 from collections.abc import Generator
 from contextlib import closing
 
+import torch
+
 from regard.models.word2vec import WordVectors
 from regard.training.vectors import Learned, VectorSteps
+from regard.training.word_groups import Halves, products, pulled
 from regard.training.word_processes import Helper
 
 FEW = 1 << 23  # tokens to be read: a process for fewer would hardly be there in time
 LEAST = 16  # blocks in a group: with fewer, most of the time would go into meeting
 TRIAL = 32  # steps in one way before the other is thought of
 LONG = 512  # steps alone when two were slower
+
+
+@torch.no_grad()
+def halves_are_alike(steps: VectorSteps, step: int) -> bool:
+    """Whether products of half the columns are, to the bit, what they are among all columns.
+
+    A library may sum in another order where matrices are narrow: MKL does, below 12 columns.
+    """
+    group, width = steps.prepared(step).groups[0], steps.config.width
+    sizes = [width // 2, width - width // 2]
+    places = group.read(torch.zeros(steps.config.vocabulary, 1)).numel()
+    draws = torch.Generator().manual_seed(0)
+    for targets in steps.loss.targets(group):
+        blocks, count = targets.rows.shape
+        hidden = torch.randn(blocks, places // blocks, width, generator=draws)
+        rows = torch.randn(blocks, count, width, generator=draws)
+        pull = torch.randn(blocks, places // blocks, count, generator=draws)
+        halves = [
+            (h.contiguous(), r.contiguous())
+            for h, r in zip(hidden.split(sizes, -1), rows.split(sizes, -1), strict=True)
+        ]
+        (scores,) = Halves(width).scores([hidden], [rows])
+        whole = [scores, *pulled(pull, hidden, rows)]
+        moved = zip(*(pulled(pull, *half) for half in halves), strict=True)
+        parts = [sum(products(*half) for half in halves), *(torch.cat(each, -1) for each in moved)]
+        if not all(torch.equal(one, other) for one, other in zip(whole, parts, strict=True)):
+            return False
+    return True
 
 
 class Walk:
@@ -29,7 +60,8 @@ class Walk:
         self.steps, self.vectors, self.first, self.last = steps, vectors, first, last
         much = (last - first) * steps.piece >= FEW and steps.cut.blocks >= LEAST
         here = vectors.device.type == "cpu" and steps.config.width > 1
-        self.helper = Helper(steps, vectors, first) if threads > 1 and much and here else None
+        two = threads > 1 and much and here and halves_are_alike(steps, first)
+        self.helper = Helper(steps, vectors, first) if two else None
 
     def __iter__(self) -> Generator[Learned, None, None]:
         if self.helper is None:
