@@ -49,9 +49,9 @@ class Learned(NamedTuple):
     predictions: int  # pairs of words for skip-gram, places for continuous bag of words
 
 
-def told(losses: Sequence[Tensor], predictions: int) -> Learned:
+def told(losses: Tensor, predictions: int) -> Learned:
     """What a step says of itself, by the losses of its groups."""
-    return Learned(float(torch.cat([*losses]).double().cpu().numpy().sum()), predictions)
+    return Learned(float(losses.double().cpu().numpy().sum()), predictions)
 
 
 class Ready(NamedTuple):
@@ -162,7 +162,7 @@ class VectorSteps:
         layers = Layers(vectors.input.data, vectors.output.data)
         width, parts = self.config.width, 1 if vectors.input.is_cuda else 2
         losses = self.taken(layers, step, ready, Halves(width, parts))
-        return told(losses, ready.predictions)
+        return told(torch.stack(losses), ready.predictions)
 
     @torch.no_grad()
     def taken(self, layers: Layers, step: int, ready: Ready, columns: Columns) -> list[Tensor]:

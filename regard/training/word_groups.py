@@ -46,11 +46,15 @@ class Drawn(NamedTuple):
 
 
 class Targets(NamedTuple):
-    """Which rows of the output layer a block's hidden vectors should agree with, or should not."""
+    """What hidden vectors are compared with, and whether they should agree.
 
-    rows: Tensor  # (blocks, targets)
-    weights: Tensor  # (blocks, places, targets) how often each is a target of each place
-    signs: Tensor | float  # (blocks, 1, targets) or for all: +1 should agree, -1 should not
+    There may be some kinds of targets, each with its parts, that is, blocks or single places. The
+    numbers of a kind are (parts, places, targets); all kinds are one behind the other.
+    """
+
+    rows: list[Tensor]  # for each kind (parts, targets): rows of the output layer
+    weights: Tensor  # (numbers,) how often each is a target of each place
+    right: Tensor  # (numbers,) and how often of these they should agree
 
 
 def products(hidden: Tensor, rows: Tensor, room: Tensor | None = None) -> Tensor:
@@ -73,26 +77,36 @@ def pulled(pull: Tensor, hidden: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
 class Columns(Protocol):
     """The columns of both layers that are at hand; what concerns all of them is agreed upon."""
 
-    def scores(self, hidden: Sequence[Tensor], rows: Sequence[Tensor]) -> list[Tensor]:
-        """For each kind of targets (blocks, places, targets), over all columns of the layers."""
+    def scores(self, hidden: Sequence[Tensor], rows: Sequence[Tensor]) -> Tensor:
+        """The products of each kind, over all columns of the layers, as one row of numbers."""
         ...
 
-    def mine(self, parts: int) -> slice:
-        """Of so many parts of a group those whose loss is to be computed here."""
+    def mine(self, numbers: int) -> Sequence[slice]:
+        """The parts of a row of numbers whose loss is to be summed up here."""
         ...
+
+
+def halves(numbers: int) -> tuple[slice, slice]:
+    """A row of numbers in two, cut where torch begins to fill vector registers.
+
+    What is left at the end of a row it takes in another way, and the bits may differ.
+    """
+    middle = numbers // 2 // REGISTERS * REGISTERS
+    return slice(0, middle), slice(middle, numbers)
 
 
 class Halves:
     """All columns are here. Scores are sums of halves, as when two processes have one each.
 
-    It takes a tenth longer than at once. On a GPU there is nobody to agree with: one part is all.
+    That takes a tenth longer than at once. On a GPU there is nobody to agree with: one part is all.
     """
 
     def __init__(self, width: int, parts: int = 2) -> None:
         self.cuts = [width * part // parts for part in range(parts + 1)]
 
-    def scores(self, hidden: Sequence[Tensor], rows: Sequence[Tensor]) -> list[Tensor]:
-        return [self._sum(*each) for each in zip(hidden, rows, strict=True)]
+    def scores(self, hidden: Sequence[Tensor], rows: Sequence[Tensor]) -> Tensor:
+        found = [self._sum(*each).flatten() for each in zip(hidden, rows, strict=True)]
+        return torch.cat(found) if len(found) > 1 else found[0]
 
     def _sum(self, hidden: Tensor, rows: Tensor) -> Tensor:
         total = products(hidden[..., : self.cuts[1]], rows[..., : self.cuts[1]])
@@ -100,8 +114,8 @@ class Halves:
             total.add_(products(hidden[..., first:last], rows[..., first:last]))
         return total
 
-    def mine(self, parts: int) -> slice:
-        return slice(0, parts)
+    def mine(self, numbers: int) -> Sequence[slice]:
+        return halves(numbers) if len(self.cuts) > 2 else [slice(0, numbers)]
 
 
 def add(matrix: Tensor, rows: Tensor, change: Tensor) -> None:
@@ -116,11 +130,6 @@ def add(matrix: Tensor, rows: Tensor, change: Tensor) -> None:
 class Group(Protocol):
     """Blocks that learn together: which input rows make hidden vectors, and what those predict."""
 
-    @property
-    def noise(self) -> Tensor:
-        """The drawn words, (blocks, shared)."""
-        ...
-
     def read(self, table: Tensor) -> Tensor:
         """The hidden vectors (places, width), from the input rows (vocabulary, width)."""
         ...
@@ -133,8 +142,8 @@ class Group(Protocol):
         """Words (parts, words), and how often places predict them (parts, places, words)."""
         ...
 
-    def others(self) -> Tensor:
-        """How often a place predicts anything but a drawn word, (blocks, places, shared)."""
+    def compared(self) -> Targets:
+        """The predicted words, and the drawn ones for whatever else is predicted."""
         ...
 
 
@@ -148,49 +157,52 @@ class Layers(NamedTuple):
 def learn(
     layers: Layers, group: Group, loss: "Loss", rate: float, columns: Columns
 ) -> list[Tensor]:
-    """Change the layers in place; return the losses for each kind of targets (parts,).
+    """Change the layers in place; return losses, whose sum is that of the group.
 
-    The changes are minus the gradients of -Σ weight · log σ(sign · hidden · row), times the rate.
+    A score x that should agree `right` of `weight` times has the loss weight · log(1 + exp x) -
+    right · x. The changes are minus its gradients, times the rate.
     """
     hidden = group.read(layers.input)
-    kinds = loss.targets(group)
-    blocked = [hidden.view(len(each.rows), -1, hidden.shape[-1]) for each in kinds]
-    gathered = [layers.output.index_select(0, each.rows.flatten()) for each in kinds]
-    rows = [r.view(*each.rows.shape, -1) for r, each in zip(gathered, kinds, strict=True)]
-    losses: list[Tensor] = []
+    targets = loss.targets(group)
+    blocked = [hidden.view(len(rows), -1, hidden.shape[-1]) for rows in targets.rows]
+    compared = [
+        layers.output.index_select(0, rows.flatten()).view(*rows.shape, -1) for rows in targets.rows
+    ]
+    scores = columns.scores(blocked, compared)
+    pull = torch.addcmul(targets.right, targets.weights, torch.sigmoid(scores), value=-1)
     total: Tensor | None = None
-    for scores, targets, some, near in zip(
-        columns.scores(blocked, rows), kinds, blocked, rows, strict=True
-    ):
-        agree = scores.mul_(targets.signs).sigmoid_()  # (blocks, places, targets)
-        weights = targets.weights.to(agree.dtype)
-        pull = torch.addcmul(weights, weights, agree, value=-1).mul_(targets.signs).mul_(rate)
-        mine = columns.mine(len(weights))
-        logs = agree[mine].clamp_min_(SMALLEST).log_()
-        losses.append(logs.mul_(weights[mine]).flatten(1).sum(1).neg_())
-        change, moved = pulled(pull, some, near)
+    place = 0
+    for rows, some, others in zip(targets.rows, blocked, compared, strict=True):
+        shape = (len(rows), some.shape[1], rows.shape[1])
+        numbers = pull.narrow(0, place, math.prod(shape)).view(shape).mul_(rate)
+        change, moved = pulled(numbers, some, others)
         total = change.view_as(hidden) if total is None else total.add_(change.view_as(hidden))
-        add(layers.output, targets.rows, moved)
+        add(layers.output, rows, moved)
+        place += numbers.numel()
     assert total is not None
     group.write(layers.input, total)
-    return losses
+    return [_loss(*(each[mine] for each in (scores, *targets[1:]))) for mine in columns.mine(place)]
+
+
+def _loss(scores: Tensor, weights: Tensor, right: Tensor) -> Tensor:
+    each = torch.nn.functional.softplus(scores).mul_(weights)
+    return each.addcmul_(right, scores, value=-1).sum()
 
 
 class Loss(Protocol):
     """What stands in for a softmax over the whole vocabulary."""
 
-    def targets(self, group: Group) -> list[Targets]: ...
+    def targets(self, group: Group) -> Targets: ...
 
 
 class Negative:
     """The right words should agree, the drawn ones should not, unless they are the right ones."""
 
     def __init__(self, config: Word2VecConfig, counts: np.ndarray, device: torch.device) -> None:
-        self.negatives = config.negatives
+        pass
 
-    def targets(self, group: Group) -> list[Targets]:
-        wrong = group.others().mul_(self.negatives / group.noise.shape[1])
-        return [Targets(*group.predicted(), 1.0), Targets(group.noise, wrong, -1.0)]
+    def targets(self, group: Group) -> Targets:
+        return group.compared()
 
 
 class Hierarchical:
@@ -201,11 +213,12 @@ class Hierarchical:
         self.nodes = torch.from_numpy(tree.nodes).to(device)
         self.turns = torch.from_numpy(tree.turns).float().to(device)
 
-    def targets(self, group: Group) -> list[Targets]:
+    def targets(self, group: Group) -> Targets:
         words, weights = group.predicted()
         nodes, turns = self.nodes[words], self.turns[words]  # (parts, words, depth)
         each = weights[..., None] * turns.abs()[:, None]  # (parts, places, words, depth)
-        return [Targets(nodes.flatten(1), each.flatten(2), turns.flatten(1)[:, None])]
+        right = weights[..., None] * turns.clamp(min=0)[:, None]
+        return Targets([nodes.flatten(1)], each.flatten(), right.flatten())
 
 
 # The input layer: what the two methods read and predict.
@@ -224,13 +237,23 @@ class Method(Protocol):
     def predictions(self, drawn: Drawn) -> int: ...
 
 
+class Window(NamedTuple):
+    """Half a window by how far it reaches and by its place in the block, (reaches · places, …)."""
+
+    near: Tensor  # (…, around + shared) 1 where a context is predicted, else 0; 0 for drawn words
+    weights: Tensor  # (…, around + shared) the same, and what each drawn word counts for
+
+
 class Pairs(NamedTuple):
     """Places of skip-gram: each word predicts the words in half of its window, one by one."""
 
-    noise: Tensor  # (blocks, shared)
     centres: Tensor  # (blocks, places) the words
-    contexts: Tensor  # (blocks, around) the words of the block and to one side of it
-    near: Tensor  # (blocks, places, around) 1 where a context is predicted by a place, else 0
+    rows: Tensor  # (blocks, around + shared) the words of the block and to one side; drawn ones
+    around: int
+    window: Window
+    at: Tensor  # (blocks · places,) which rows of it
+    same: Tensor  # (3, hits) where a drawn word is a context: block, context, drawn word
+    share: float  # what a drawn word counts for each prediction
 
     def read(self, table: Tensor) -> Tensor:
         return table.index_select(0, self.centres.flatten())
@@ -239,11 +262,17 @@ class Pairs(NamedTuple):
         add(table, self.centres, change)
 
     def predicted(self) -> tuple[Tensor, Tensor]:
-        return self.contexts, self.near
+        near = self.window.near.index_select(0, self.at).view(*self.centres.shape, -1)
+        return self.rows[:, : self.around], near[..., : self.around]
 
-    def others(self) -> Tensor:
-        same = (self.contexts[:, :, None] == self.noise[:, None]).to(self.near.dtype)
-        return torch.baddbmm(self.near.sum(-1, keepdim=True), self.near, same, alpha=-1)
+    def compared(self) -> Targets:
+        weights = self.window.weights.index_select(0, self.at)
+        near = self.window.near.index_select(0, self.at)
+        by_block = [each.view(*self.centres.shape, -1).mT for each in (near, weights)]
+        block, context, drawn = self.same
+        less = by_block[0][block, context].mul_(-self.share)  # (hits, places)
+        by_block[1].index_put_((block, self.around + drawn), less, accumulate=True)
+        return Targets([self.rows], weights.flatten(), near.flatten())
 
 
 class SkipGram:
@@ -257,36 +286,46 @@ class SkipGram:
 
     def __init__(self, config: Word2VecConfig, cut: Cut, device: torch.device) -> None:
         self.window, self.device = config.window, device
-        # A block's numbers fill whole pairs of vector registers. Of what is left at the end of a
-        # tensor, torch takes logarithms in another way: the loss by halves would differ in bits.
-        whole = REGISTERS // math.gcd(cut.places, REGISTERS)
-        self.around = -(-(cut.places + self.window) // whole) * whole
+        self.around, self.share = cut.places + config.window, config.negatives / max(cut.shared, 1)
         offset = torch.arange(self.around) - torch.arange(cut.places)[:, None]
         reach = torch.arange(self.window + 1)[:, None, None]
-        # (reaches · places, around): half a window, by how far it reaches and by its place
         before, behind = (offset < self.window) & (offset >= self.window - reach), offset > 0
-        self.before = before.float().flatten(0, 1).to(device)
-        self.behind = (behind & (offset <= reach)).float().flatten(0, 1).to(device)
+        self.before = self._window(before, cut.shared)
+        self.behind = self._window(behind & (offset <= reach), cut.shared)
+
+    def _window(self, near: Tensor, shared: int) -> Window:
+        """near (reaches, places, around)."""
+        near = near.float().flatten(0, 1)
+        drawn = near.sum(1, keepdim=True).mul(self.share).expand(-1, shared)
+        wide = torch.nn.functional.pad(near, (0, shared))
+        return Window(wide.to(self.device), torch.cat((near, drawn), 1).to(self.device))
 
     def groups(self, drawn: Drawn) -> Iterator[Pairs]:
-        words, left, right, noise = (torch.from_numpy(each).to(self.device) for each in drawn)
-        words = torch.nn.functional.pad(words, (0, self.around))
-        centres = words[self.window :][: left.numel()].view(left.shape)
+        words, size = drawn.words, drawn.left.size
+        places = drawn.left.shape
+        centres = self._there(words[self.window :][:size].reshape(places))
         halves = (
-            self._half(self.before, left, words),
-            self._half(self.behind, right, words[self.window :]),
+            self._half(drawn.left, words, drawn.noise[:, 0]),
+            self._half(drawn.right, words[self.window :], drawn.noise[:, 1]),
         )
-        for group in range(len(left)):
-            for turn, (contexts, near) in enumerate(halves):
-                yield Pairs(noise[group, turn], centres[group], contexts[group], near[group])
+        for group in range(len(centres)):
+            for window, half in zip((self.before, self.behind), halves, strict=True):
+                rows, at, same = (each[group] for each in half)
+                yield Pairs(centres[group], rows, self.around, window, at, same, self.share)
 
-    def _half(self, table: Tensor, reach: Tensor, words: Tensor) -> tuple[Tensor, Tensor]:
-        """The contexts (groups, blocks, around) of half the windows, and where they are near."""
-        places = reach.shape[-1]
-        at = torch.arange(places, device=self.device)
-        near = table.index_select(0, (reach * places + at).flatten())
-        contexts = words.unfold(0, self.around, places)[: reach.shape[:2].numel()].contiguous()
-        return contexts.view(*reach.shape[:2], -1), near.view(*reach.shape, -1)
+    def _half(
+        self, reach: np.ndarray, words: np.ndarray, noise: np.ndarray
+    ) -> tuple[Tensor, Tensor, list[Tensor]]:
+        """Rows (groups, blocks, around + shared), where in a window, and hits, of each group."""
+        groups, blocks, places = reach.shape
+        contexts = sliding_window_view(words, self.around)[::places][: groups * blocks]
+        contexts = contexts.reshape(groups, blocks, -1)
+        rows = self._there(np.concatenate((contexts, noise), 2))
+        at = self._there((reach * places + np.arange(places)).reshape(groups, -1))
+        return rows, at, [self._there(each) for each in _hits(contexts, noise)]
+
+    def _there(self, array: np.ndarray) -> Tensor:
+        return torch.from_numpy(array).to(self.device)
 
     def predictions(self, drawn: Drawn) -> int:
         return int(drawn.left.sum() + drawn.right.sum())
@@ -298,10 +337,12 @@ class Bags(NamedTuple):
     As in word2vec, each word of a window takes the whole change of the mean, not its share.
     """
 
-    noise: Tensor  # (blocks, shared)
+    noise: Tensor  # (blocks, shared) drawn words
     centres: Tensor  # (blocks, places) the words in the middle
     counts: Tensor  # (blocks, places) how many are in each window, as float
-    words: Tensor  # (pairs,) those, window after window
+    weights: Tensor  # (numbers,) how much drawn words count, then those in the middle
+    right: Tensor  # (numbers,) of these what should agree
+    words: Tensor  # (pairs,) those in the windows, window after window
     starts: Tensor  # (places,) where each window begins in them
     around: Tensor  # (around,) the words of the group and of a window to each side
     sources: Tensor  # (pairs,) the places in whose windows each of these is, word after word
@@ -317,9 +358,8 @@ class Bags(NamedTuple):
     def predicted(self) -> tuple[Tensor, Tensor]:
         return self.centres.view(-1, 1), self.counts.clamp(max=1).view(-1, 1, 1)
 
-    def others(self) -> Tensor:
-        others = (self.centres[:, :, None] != self.noise[:, None]).to(self.counts.dtype)
-        return others.mul_(self.counts.clamp(max=1)[:, :, None])
+    def compared(self) -> Targets:
+        return Targets([self.noise, self.centres.view(-1, 1)], self.weights, self.right)
 
 
 class BagOfWords:
@@ -329,6 +369,7 @@ class BagOfWords:
 
     def __init__(self, config: Word2VecConfig, cut: Cut, device: torch.device) -> None:
         self.window, self.device = config.window, device
+        self.share = config.negatives / max(cut.shared, 1)
         reach, offset = np.arange(self.window + 1), np.arange(-self.window, self.window + 1)
         back = (offset < 0) & (offset >= -reach[:, None])
         on = (offset > 0) & (offset <= reach[:, None])
@@ -345,18 +386,34 @@ class BagOfWords:
         group, row, column = wide.strides
         shape = (groups, size + 2 * window, len(offsets))
         seen = as_strided(wide[:, 2 * window :], shape, (group, row, column - row))
+        centres = drawn.words[window:-window].reshape(groups, blocks, places)
+        counts = (drawn.left + drawn.right).astype(np.float32)
         parts = zip(
             drawn.noise[:, 0],
-            drawn.words[window:-window].reshape(groups, blocks, places),
-            (drawn.left + drawn.right).astype(np.float32),
+            centres,
+            counts,
+            *self._compared(centres, counts > 0, drawn.noise[:, 0]),
             _bags(near, drawn.words.take(np.arange(groups * size)[:, None] + offsets)),
             sliding_window_view(drawn.words, shape[1])[::size].copy(),
             _bags(seen, np.broadcast_to(np.arange(shape[1])[:, None] - offsets, shape)),
             strict=True,
         )
-        for noise, centres, counts, read, around, written in parts:
-            arrays = (noise, centres, counts, *read, around, *written)
+        for *simple, read, around, written in parts:
+            arrays = (*simple, *read, around, *written)
             yield Bags(*(torch.from_numpy(each).to(self.device) for each in arrays))
+
+    def _compared(
+        self, centres: np.ndarray, valid: np.ndarray, noise: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Weights of drawn words and of those in the middle, and what is right; of each group."""
+        groups, drawn = len(centres), valid[..., None] & (centres[..., None] != noise[:, :, None])
+        many = drawn[0].size
+        weights = np.empty((groups, many + valid[0].size), np.float32)
+        np.multiply(drawn.reshape(groups, -1), np.float32(self.share), out=weights[:, :many])
+        weights[:, many:] = valid.reshape(groups, -1)
+        right = weights.copy()
+        right[:, :many] = 0
+        return weights, right
 
     def predictions(self, drawn: Drawn) -> int:
         return int(np.count_nonzero(drawn.left + drawn.right))
@@ -373,6 +430,18 @@ def _bags(mask: np.ndarray, values: np.ndarray) -> Iterator[tuple[np.ndarray, np
     ends = np.cumsum(counts).reshape(counts.shape)
     for starts, last in zip(ends - counts, ends[:, -1], strict=True):
         yield chosen[starts[0] : last], starts - starts[0]
+
+
+def _hits(contexts: np.ndarray, noise: np.ndarray) -> Iterator[np.ndarray]:
+    """For each group (3, hits): the block, the context and the drawn word where those are equal."""
+    (groups, blocks, around), shared = contexts.shape, noise.shape[2]
+    left, right = (torch.from_numpy(each.astype(np.int32)) for each in (contexts, noise))
+    found = np.flatnonzero((left[..., None] == right[:, :, None]).numpy())
+    size = blocks * around * shared
+    ends = np.searchsorted(found, np.arange(groups + 1) * size)
+    hits = np.stack(np.unravel_index(found % size if size else found, (blocks, around, shared)))
+    for first, last in pairwise(ends):
+        yield hits[:, first:last]
 
 
 # Larger groups are faster and learn less: of 64 blocks of 32 places, skip-gram's vectors blew up.

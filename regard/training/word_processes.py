@@ -13,6 +13,7 @@ microseconds; then it sleeps. The end of a pipe tells that the other is gone.
 """
 
 import json
+import math
 import mmap
 import os
 import select
@@ -32,7 +33,7 @@ from torch import Tensor
 from regard.errors import RegardError
 from regard.models.word2vec import Word2VecConfig, WordVectors
 from regard.training.vectors import Learned, VectorSteps, told
-from regard.training.word_groups import Cut, Layers, products
+from regard.training.word_groups import Cut, Layers, halves, products
 
 PATIENCE = 200  # looks for a byte before sleeping, about 1 µs each
 ALIGNED = 64  # bytes
@@ -101,22 +102,21 @@ class Half:
         self.steps, self.arrays, self.number, self.line = steps, arrays, number, line
         self.turn = 0
 
-    def scores(self, hidden: Sequence[Tensor], rows: Sequence[Tensor]) -> list[Tensor]:
+    def scores(self, hidden: Sequence[Tensor], rows: Sequence[Tensor]) -> Tensor:
         """The sum of both halves. Of two rooms one may be read while the other is filled."""
         rooms = self.arrays["scores"][self.turn]  # (halves, room)
         self.turn = 1 - self.turn
-        shapes = [(*h.shape[:2], r.shape[1]) for h, r in zip(hidden, rows, strict=True)]
-        sizes = [blocks * places * targets for blocks, places, targets in shapes]
-        mine = rooms[self.number, : sum(sizes)].split(sizes)
-        for h, r, room, shape in zip(hidden, rows, mine, shapes, strict=True):
-            products(h, r, room.view(shape))
+        mine, place = rooms[self.number], 0
+        for h, r in zip(hidden, rows, strict=True):
+            shape = (*h.shape[:2], r.shape[1])
+            products(h, r, mine.narrow(0, place, math.prod(shape)).view(shape))
+            place += math.prod(shape)
         self.line.meet()
-        total = rooms[0, : sum(sizes)] + rooms[1, : sum(sizes)]
-        return [each.view(shape) for each, shape in zip(total.split(sizes), shapes, strict=True)]
+        return rooms[0, :place] + rooms[1, :place]
 
-    def mine(self, parts: int) -> slice:
-        """The loss is shared out by parts of a group."""
-        return slice(parts // 2, parts) if self.number else slice(0, parts // 2)
+    def mine(self, numbers: int) -> Sequence[slice]:
+        """The loss is shared out too."""
+        return [halves(numbers)[self.number]]
 
     def hand(self, step: int) -> None:
         """Let the other have the ids of a step."""
@@ -125,20 +125,15 @@ class Half:
         self.arrays["lengths"][step % 2] = len(ids)
 
     def take(self, layers: Layers, step: int) -> Learned:
-        """A step. Its loss is known to the first process only."""
+        """A step; what it tells is right in the first process only."""
         length = int(self.arrays["lengths"][step % 2])
         ready = self.steps.prepared(step, self.arrays["ids"][step % 2, :length].numpy())
-        losses = self.steps.taken(layers, step, ready, self)
-        sizes, theirs = self.arrays["sizes"][: len(losses)], self.arrays["losses"]
+        losses = torch.stack(self.steps.taken(layers, step, ready, self))  # (groups,)
+        theirs = self.arrays["losses"][: len(losses)]
         if self.number:
-            sizes.copy_(torch.tensor([len(each) for each in losses]))
-            torch.cat(losses, out=theirs[: int(sizes.sum())])
+            theirs.copy_(losses)
         self.line.meet()
-        if self.number:
-            return Learned(0.0, ready.predictions)
-        others = theirs[: int(sizes.sum())].split(sizes.tolist())
-        both = zip(losses, others, strict=True)
-        return told([part for parts in both for part in parts], ready.predictions)
+        return told(torch.stack((losses, theirs), 1), ready.predictions)
 
 
 # What both have in common.
@@ -146,17 +141,16 @@ class Half:
 
 def _planned(steps: VectorSteps, step: int) -> dict[str, Any]:
     """The arrays in common memory; the first group of a step shows how many scores there are."""
-    group = steps.prepared(step).groups[0]
-    scores = sum(targets.weights.numel() for targets in steps.loss.targets(group))
+    drawn = steps.draw(step)
+    scores = steps.loss.targets(next(iter(steps.method.groups(drawn)))).weights.numel()
     config, cut = steps.config, steps.cut
     rows = config.vocabulary - (config.loss == "hierarchical")
-    places = 2 * (steps.piece + cut.places)  # no more than half is padding
+    groups = -(-steps.piece // cut.places)  # if each had one block only
     return {
         "input": ("float32", [config.vocabulary, config.width - config.width // 2]),
         "output": ("float32", [rows, config.width - config.width // 2]),
-        "scores": ("float32", [2, 2, scores * cut.blocks // len(group.noise)]),
-        "losses": ("float32", [2 * steps.method.turns * places]),
-        "sizes": ("int64", [2 * steps.method.turns * places]),
+        "scores": ("float32", [2, 2, scores // drawn.left.shape[1] * cut.blocks]),
+        "losses": ("float32", [steps.method.turns * groups]),
         "counts": ("float64", [config.vocabulary]),
         "ids": ("int64", [2, steps.piece]),
         "lengths": ("int64", [2]),

@@ -32,20 +32,20 @@ def halves_are_alike(steps: VectorSteps, step: int) -> bool:
     sizes = [width // 2, width - width // 2]
     places = group.read(torch.zeros(steps.config.vocabulary, 1)).numel()
     draws = torch.Generator().manual_seed(0)
-    for targets in steps.loss.targets(group):
-        blocks, count = targets.rows.shape
+    for targets in steps.loss.targets(group).rows:
+        blocks, count = targets.shape
         hidden = torch.randn(blocks, places // blocks, width, generator=draws)
         rows = torch.randn(blocks, count, width, generator=draws)
         pull = torch.randn(blocks, places // blocks, count, generator=draws)
-        halves = [
+        parts = [
             (h.contiguous(), r.contiguous())
             for h, r in zip(hidden.split(sizes, -1), rows.split(sizes, -1), strict=True)
         ]
-        (scores,) = Halves(width).scores([hidden], [rows])
-        whole = [scores, *pulled(pull, hidden, rows)]
-        moved = zip(*(pulled(pull, *half) for half in halves), strict=True)
-        parts = [sum(products(*half) for half in halves), *(torch.cat(each, -1) for each in moved)]
-        if not all(torch.equal(one, other) for one, other in zip(whole, parts, strict=True)):
+        scores = sum(products(*part).flatten() for part in parts)
+        moved = zip(*(pulled(pull, *part) for part in parts), strict=True)
+        whole = [Halves(width).scores([hidden], [rows]), *pulled(pull, hidden, rows)]
+        found = [scores, *(torch.cat(each, -1) for each in moved)]
+        if not all(torch.equal(one, other) for one, other in zip(whole, found, strict=True)):
             return False
     return True
 

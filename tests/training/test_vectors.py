@@ -140,11 +140,12 @@ def test_changes_are_the_gradient():
     before, after = (started(config, torch.float64) for _ in range(2))
     with torch.no_grad():
         layers = Layers(after.input.data, after.output.data)
-        losses = torch.cat(learn(layers, group, steps.loss, 0.1, Halves(5)))
+        losses = torch.stack(learn(layers, group, steps.loss, 0.1, Halves(5)))
     hidden = before.input[group.centres]
-    near = torch.log(torch.sigmoid(hidden @ before.output[group.contexts].mT)) * group.near
-    away = torch.log(torch.sigmoid(-hidden @ before.output[group.noise].mT)) * group.others()
-    loss = -near.sum() - away.sum() * 3 / 4
+    (rows,), weights, right = steps.loss.targets(group)
+    scores = (hidden @ before.output[rows].mT).flatten()
+    near, away = torch.log(torch.sigmoid(scores)), torch.log(torch.sigmoid(-scores))
+    loss = -(near * right).sum() - (away * (weights - right)).sum()
     loss.backward()
     torch.testing.assert_close(losses.sum(), loss.detach())
     torch.testing.assert_close(after.input, before.input - 0.1 * before.input.grad)
@@ -198,9 +199,14 @@ def test_drawn_words_weigh_what_their_own_draws_would(method):
     found, wanted = np.zeros(4), np.zeros(4)
     for step in range(len(steps)):
         for group in steps.method.groups(steps.draw(step)):
-            _, wrong = steps.loss.targets(group)
-            rows = wrong.rows[:, None].expand_as(wrong.weights).numpy().ravel()
-            found += np.bincount(rows, wrong.weights.numpy().ravel(), 9)[WORDS:]
+            kinds, weights, right = steps.loss.targets(group)
+            places = group.centres.numel()
+            shapes = [(len(rows), places // len(rows), rows.shape[1]) for rows in kinds]
+            rows = [
+                rows[:, None].expand(s).flatten() for rows, s in zip(kinds, shapes, strict=True)
+            ]
+            wrong = (weights - right).numpy()
+            found += np.bincount(torch.cat(rows).numpy(), wrong, 9)[WORDS:]
             words, weights = group.predicted()
             words = words[:, None].expand_as(weights).numpy().ravel()
             right = np.bincount(words, weights.numpy().ravel(), 9)[WORDS:]
