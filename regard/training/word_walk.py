@@ -41,7 +41,7 @@ def halves_are_alike(steps: VectorSteps, step: int) -> bool:
             (h.contiguous(), r.contiguous())
             for h, r in zip(hidden.split(sizes, -1), rows.split(sizes, -1), strict=True)
         ]
-        scores = sum(products(*part).flatten() for part in parts)
+        scores = torch.stack([products(*part).flatten() for part in parts]).sum(0)
         moved = zip(*(pulled(pull, *part) for part in parts), strict=True)
         whole = [Halves(width).scores([hidden], [rows]), *pulled(pull, hidden, rows)]
         found = [scores, *(torch.cat(each, -1) for each in moved)]

@@ -9,7 +9,7 @@ import torch
 from regard.errors import RegardError
 from regard.models.word2vec import Word2VecConfig, WordVectors, huffman
 from regard.text.specials import BOS, EOS, SPECIALS, UNK
-from regard.training.vectors import Cut, VectorSteps
+from regard.training.vectors import Cut, Heap, VectorSteps
 from regard.training.word_groups import Halves, Layers, learn
 
 WORDS = len(SPECIALS)  # the first word's id
@@ -272,15 +272,31 @@ def test_any_step_can_be_taken_again():
     assert not np.array_equal(steps.draw(0).noise, other.draw(0).noise)
 
 
-def test_each_epoch_reads_every_piece_once():
+@pytest.mark.parametrize("method", ["skip-gram", "cbow"])
+def test_each_epoch_reads_every_piece_once(method):
+    """Skip-gram as the text has them, continuous bags of words in another order each time."""
     text = Text(np.arange(WORDS, 1000))
-    config = Word2VecConfig(1000, subsample=0, window=1)
+    config = Word2VecConfig(1000, subsample=0, window=1, method=method)
     steps = steps_of(config, text, piece=64, epochs=2, cut=Cut(8, 1, 4))
     orders = [np.concatenate([each.words for each in map(steps.draw, half)])
               for half in (range(16), range(16, 32))]  # fmt: skip
     for order in orders:
         np.testing.assert_array_equal(np.sort(order[order > 0]), np.arange(WORDS, 1000))
-    assert not np.array_equal(*(order[order > 0] for order in orders))
+    first, second = (order[order > 0] for order in orders)
+    if method == "skip-gram":
+        np.testing.assert_array_equal(first, np.arange(WORDS, 1000))
+    assert np.array_equal(first, second) == (method == "skip-gram")
+
+
+def test_numbers_choose_words_by_their_shares():
+    counts = np.array([0, 0, 7, 1, 0, 2, 9000, 3, 0])
+    heap = Heap(counts, 0.75)
+    draws = np.random.default_rng(0)
+    edges = np.cumsum(counts**0.75) / (counts**0.75).sum()
+    beside = [np.nextafter(edges, 0), edges, np.nextafter(edges, 1)]
+    numbers = np.concatenate([draws.random(5000), np.arange(512) / 512, *beside])
+    numbers = numbers[numbers < 1][None]
+    np.testing.assert_array_equal(heap.of(numbers), np.searchsorted(edges, numbers, "right"))
 
 
 def test_a_piece_without_words_teaches_nothing():
