@@ -18,8 +18,8 @@ from regard.training.word_processes import Helper
 
 FEW = 1 << 23  # tokens to be read: a process for fewer would hardly be there in time
 LEAST = 16  # blocks in a group: with fewer, most of the time would go into meeting
-TRIAL = 32  # steps in one way before the other is thought of
-LONG = 512  # steps alone when two were slower
+TRIAL = 16  # steps that show how fast a way is
+LONG = 512  # steps in the faster way, before the other is tried again
 
 
 @torch.no_grad()
@@ -67,8 +67,8 @@ class Walk:
         if self.helper is None:
             yield from self.steps.walk(self.vectors, self.first, self.last)
             return
-        step, length, together = self.first, TRIAL, False
-        seconds = {}  # for a step: together, alone
+        step, length, together, there = self.first, TRIAL, False, False
+        seconds: dict[bool, float] = {}  # for a step: together, alone
         while step < self.last:
             stop, spent = min(step + length, self.last), 0.0
             begin = time.perf_counter()
@@ -77,10 +77,15 @@ class Walk:
                     spent += time.perf_counter() - begin
                     yield learned
                     begin = time.perf_counter()
-            seconds[together] = spent / (stop - step)
-            step, ready = stop, self.helper.ready()
-            together = ready and (not together or seconds[True] <= seconds[False])
-            length = LONG if ready and not together else TRIAL
+            if there:  # before, it was starting, and took time from this one
+                seconds[together] = spent / (stop - step)
+            step, there = stop, self.helper.ready()
+            if len(seconds) < 2:
+                together, length = bool(seconds), TRIAL
+            elif length == TRIAL:
+                together, length = seconds[True] <= seconds[False], LONG
+            else:
+                together, length = not together, TRIAL
         self.helper.leave()
 
     def _stretch(

@@ -119,7 +119,9 @@ def test_a_walk_may_go_to_and_fro_between_one_and_two(monkeypatch, faster):
         monkeypatch.setattr(Helper, "walk", noted)
         monkeypatch.setattr(VectorSteps, "walk", noted)
         found = list(walk)
-    assert ways[:3] == (["one", "two", "two"] if faster else ["one", "two", "one"])
+    one, two = ("one", "two") if faster else ("two", "one")
+    assert ways[:3] == ["one", "one", "two"]  # while it starts, and each way for a trial
+    assert ways[3:6] == [two, one, two]  # the faster one for long, and the other again
     assert found == wanted
     assert torch.equal(vectors.input, alone.input)
     assert torch.equal(vectors.output, alone.output)
