@@ -38,9 +38,9 @@ from regard.training.word_groups import (
 PIECE = 1 << 15  # tokens that a step reads; windows do not reach out of it
 # Learning rates at first, which are word2vec's own.
 RATES = {"skip-gram": 0.025, "cbow": 0.025}
-# Whether pieces come in another order in each epoch, or as they stand in the text. On books, five
-# seeds of each, the order of the text gave skip-gram 1.5 points of SimLex and took 3 of WS-353
-# (with 0.035 for a rate, 1.3 and 1.5); it took 2 of cbow's analogies. See docs/measurements.md.
+# Whether pieces come in another order in each epoch, or as they stand in the text. On books the
+# text's order gave skip-gram 1.3 points of SimLex (three seeds; and took 1.5 of WS-353), and took
+# more than 1 of cbow's analogies. See docs/measurements.md.
 SHUFFLED = {"skip-gram": False, "cbow": True}
 REPEATS = 16  # how often a word is expected in a group, at most; with 32, cbow blew up on 4 words
 
