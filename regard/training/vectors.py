@@ -21,9 +21,7 @@ from regard.errors import Problems, RegardError
 from regard.models.word2vec import Word2VecConfig, WordVectors
 from regard.text.specials import BOS, EOS, SPECIALS
 from regard.training.word_groups import (
-    CUTS,
     LOSSES,
-    METHODS,
     Columns,
     Cut,
     Drawn,
@@ -31,9 +29,9 @@ from regard.training.word_groups import (
     Halves,
     Layers,
     Loss,
-    Method,
     learn,
 )
+from regard.training.word_methods import CUTS, METHODS, Method
 
 PIECE = 1 << 15  # tokens that a step reads; windows do not reach out of it
 # Learning rates at first, which are word2vec's own.
