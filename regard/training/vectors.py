@@ -38,7 +38,7 @@ PIECE = 1 << 15  # tokens that a step reads; windows do not reach out of it
 RATES = {"skip-gram": 0.025, "cbow": 0.025}
 # Whether pieces come in another order in each epoch, or as they stand in the text. On books the
 # text's order gave skip-gram 1.3 points of SimLex (three seeds; and took 1.5 of WS-353), and took
-# more than 1 of cbow's analogies. See docs/measurements.md.
+# 1.1 and 1.4 of cbow's analogies (two seeds). See docs/measurements.md.
 SHUFFLED = {"skip-gram": False, "cbow": True}
 REPEATS = 16  # how often a word is expected in a group, at most; with 32, cbow blew up on 4 words
 
