@@ -6,9 +6,9 @@ Both get the same words: runs of a to z in lower case, a line being a sequence, 
 less than `--least` times left out. Both have width 100, window 5, 5 negatives, and thin words with
 a share above 1e-4. Each contestant is a fresh process, started in turn with the other.
 
-Speed is that of `--sample` words once through, with as many threads as workers (Regard has use for
-two: one that learns, and one that prepares the next step); a word is one of
-the text, before thinning. Reading and counting are not timed. Quality is that of `--epochs` over
+Speed is that of `--passes` over `--sample` words, with as many threads as workers; a word is one of
+the text, before thinning. Reading and counting are not timed; to start a second process is, which
+Regard does where there is enough to do. Quality is that of `--epochs` over
 all words: the rank correlation with people's judgement of similarity, and the share of analogies
 "a is to b as c is to d" whose d is the nearest word to b - a + c, both in percent, over the words
 that are known.
@@ -27,6 +27,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
@@ -39,6 +40,7 @@ from measure import machine
 from regard.models.word2vec import Word2VecConfig, WordVectors
 from regard.text.specials import BOS, EOS, SPECIALS
 from regard.training.vectors import VectorSteps
+from regard.training.word_walk import Walk
 
 METHODS = ("skip-gram", "cbow")
 
@@ -112,9 +114,10 @@ def regard(work: Work) -> tuple[float, np.ndarray]:
     if work.threads == 1:
         for step in range(len(steps)):
             steps.advance(vectors, step)
-    else:  # a second one prepares the steps
-        for _ in steps.walk(vectors, 0, len(steps)):
-            pass
+    else:
+        with closing(Walk(steps, vectors, 0, len(steps), work.threads)) as walk:
+            for _ in walk:
+                pass
     learnt = vectors.vectors().cpu().numpy()[len(SPECIALS) :]  # waits for a GPU
     return time.perf_counter() - begin, learnt
 
@@ -211,11 +214,12 @@ def speeds(names: list[str], asked: argparse.Namespace, folder: str) -> list[dic
     print(f"{'':12}threads  {''.join(f'{name:>12}' for name in names)}   ratio (of each round)")
     for method in asked.methods:
         for threads in asked.threads:
-            work = Work(folder, method, threads, 1, 1, asked.device, asked.sample)
+            work = Work(folder, method, threads, asked.passes, 1, asked.device, asked.sample)
+            words = asked.sample * asked.passes
             found: dict[str, list[float]] = {name: [] for name in names}
             for _ in range(asked.rounds):
                 for name in names:
-                    found[name].append(asked.sample / start(name, work)["seconds"])
+                    found[name].append(words / start(name, work)["seconds"])
             middle = {name: median(each) for name, each in found.items()}
             row = {"method": method, "threads": threads, **middle}
             told = "".join(f"{each:12,.0f}" for each in middle.values())
@@ -258,6 +262,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--least", type=int, default=5)
     parser.add_argument("--sample", type=int, default=2_000_000, help="words to be timed with")
+    parser.add_argument("--passes", type=int, default=1, help="over them, to be timed")
     parser.add_argument("--frequent", type=int, default=30_000, help="words analogies are about")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--contestant", nargs=2, help=argparse.SUPPRESS)

@@ -25,7 +25,7 @@ from regard.models.table import Level, Table
 from regard.models.word2vec import Word2VecConfig, WordVectors
 from regard.text.specials import SPECIALS
 from regard.training.vectors import VectorSteps
-from regard.training.word_groups import learn
+from regard.training.word_groups import Halves, Layers, learn
 
 
 @dataclass
@@ -173,10 +173,12 @@ def vectors(config: Word2VecConfig, tokens: int, kind: Kind = "cpu") -> Counted:
     counts = np.bincount(text, minlength=config.vocabulary)
     steps = VectorSteps(config, Row(text), counts, epochs=1, device="meta", piece=tokens)
     module: WordVectors = build(config, "meta")
+    layers = Layers(module.input.detach(), module.output.detach())
+    columns = Halves(config.width, 1 if kind == "cuda" else 2)
     with torch.no_grad(), tracing(module, kind) as tracer:
         for group in steps.method.groups(steps.draw(0)):
             tracer.phase = "forward"
-            learn(module, group, steps.loss, steps.rate(0))
+            learn(layers, group, steps.loss, steps.rate(0), columns)
         memory = dict(tracer.memory.at_peak)
         alive = frozenset(tracer.memory.alive)
     return Counted(

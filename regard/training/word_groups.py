@@ -7,17 +7,19 @@ in. In skip-gram the pairs outside of the windows are computed for nothing, whic
 cheaper than to pick the others out.
 """
 
-from collections.abc import Iterator
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
-from numpy.lib.stride_tricks import as_strided, sliding_window_view
 from torch import Tensor
 
-from regard.models.word2vec import Word2VecConfig, WordVectors, huffman
+from regard.models.word2vec import Word2VecConfig, huffman
 
+REGISTERS = 32  # numbers in two vector registers, which torch fills at a time, at most
 SMALLEST = 1e-37  # a probability whose logarithm is finite
 
 
@@ -43,35 +45,76 @@ class Drawn(NamedTuple):
 
 
 class Targets(NamedTuple):
-    """Which rows of the output layer a block's hidden vectors should agree with, or should not."""
+    """What hidden vectors are compared with, and whether they should agree.
 
-    rows: Tensor  # (blocks, targets)
-    weights: Tensor  # (blocks, places, targets) how often each is a target of each place
-    signs: Tensor | float  # (blocks, 1, targets) or for all: +1 should agree, -1 should not
+    There may be some kinds of targets, each with its parts, that is, blocks or single places. The
+    numbers of a kind are (parts, places, targets); all kinds are one behind the other.
+    """
 
-
-class Changes(NamedTuple):
-    """The way down: minus the gradients of the loss, times the rate, and the loss."""
-
-    hidden: Tensor  # (blocks, places, width)
-    rows: Tensor  # (blocks, targets, width)
-    losses: Tensor  # (blocks,) -Σ weight · log σ(sign · hidden · row)
+    rows: list[Tensor]  # for each kind (parts, targets): rows of the output layer
+    weights: Tensor  # (numbers,) how often each is a target of each place
+    right: Tensor  # (numbers,) and how often of these they should agree
 
 
-def changes(output: Tensor, hidden: Tensor, targets: Targets, rate: float) -> Changes:
-    """How hidden vectors (blocks, places, width) and their targets' rows should change."""
-    blocks, count = targets.rows.shape
-    rows = output.index_select(0, targets.rows.flatten()).view(blocks, count, -1)
-    single = hidden.shape[1] == count == 1  # then a product of matrices takes twice as long
-    scores = (hidden * rows).sum(-1, keepdim=True) if single else torch.bmm(hidden, rows.mT)
-    agree = scores.mul_(targets.signs).sigmoid_()  # (blocks, places, targets)
-    weights = targets.weights.to(agree.dtype)
-    pull = torch.addcmul(weights, weights, agree, value=-1).mul_(targets.signs)
-    losses = agree.clamp_min_(SMALLEST).log_().mul_(weights).flatten(1).sum(1).neg_()
-    pull.mul_(rate)  # the smallest tensor here
-    if single:
-        return Changes(pull * rows, pull * hidden, losses)
-    return Changes(torch.bmm(pull, rows), torch.bmm(pull.mT, hidden), losses)
+def products(hidden: Tensor, rows: Tensor, room: Tensor | None = None) -> Tensor:
+    """How hidden vectors (blocks, places, columns) agree with rows (blocks, targets, columns).
+
+    (blocks, places, targets), written to `room` if there is one.
+    """
+    if hidden.shape[1] == rows.shape[1] == 1:  # then a product of matrices takes twice as long
+        return torch.sum(hidden * rows, -1, keepdim=True, out=room)
+    return torch.bmm(hidden, rows.mT, out=room)
+
+
+def pulled(pull: Tensor, hidden: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+    """How both change where each place and target pull at each other (blocks, places, targets)."""
+    if hidden.shape[1] == rows.shape[1] == 1:
+        return pull * rows, pull * hidden
+    return torch.bmm(pull, rows), torch.bmm(pull.mT, hidden)
+
+
+class Columns(Protocol):
+    """The columns of both layers that are at hand; what concerns all of them is agreed upon."""
+
+    def scores(self, hidden: Sequence[Tensor], rows: Sequence[Tensor]) -> Tensor:
+        """The products of each kind, over all columns of the layers, as one row of numbers."""
+        ...
+
+    def mine(self, numbers: int) -> Sequence[slice]:
+        """The parts of a row of numbers whose loss is to be summed up here."""
+        ...
+
+
+def halves(numbers: int) -> tuple[slice, slice]:
+    """A row of numbers in two, cut where torch begins to fill vector registers.
+
+    What is left at the end of a row it takes in another way, and the bits may differ.
+    """
+    middle = numbers // 2 // REGISTERS * REGISTERS
+    return slice(0, middle), slice(middle, numbers)
+
+
+class Halves:
+    """All columns are here. Scores are sums of halves, as when two processes have one each.
+
+    That takes a tenth longer than at once. On a GPU there is nobody to agree with: one part is all.
+    """
+
+    def __init__(self, width: int, parts: int = 2) -> None:
+        self.cuts = [width * part // parts for part in range(parts + 1)]
+
+    def scores(self, hidden: Sequence[Tensor], rows: Sequence[Tensor]) -> Tensor:
+        found = [self._sum(*each).flatten() for each in zip(hidden, rows, strict=True)]
+        return torch.cat(found) if len(found) > 1 else found[0]
+
+    def _sum(self, hidden: Tensor, rows: Tensor) -> Tensor:
+        total = products(hidden[..., : self.cuts[1]], rows[..., : self.cuts[1]])
+        for first, last in pairwise(self.cuts[1:]):
+            total.add_(products(hidden[..., first:last], rows[..., first:last]))
+        return total
+
+    def mine(self, numbers: int) -> Sequence[slice]:
+        return halves(numbers) if len(self.cuts) > 2 else [slice(0, numbers)]
 
 
 def add(matrix: Tensor, rows: Tensor, change: Tensor) -> None:
@@ -86,11 +129,6 @@ def add(matrix: Tensor, rows: Tensor, change: Tensor) -> None:
 class Group(Protocol):
     """Blocks that learn together: which input rows make hidden vectors, and what those predict."""
 
-    @property
-    def noise(self) -> Tensor:
-        """The drawn words, (blocks, shared)."""
-        ...
-
     def read(self, table: Tensor) -> Tensor:
         """The hidden vectors (places, width), from the input rows (vocabulary, width)."""
         ...
@@ -103,42 +141,67 @@ class Group(Protocol):
         """Words (parts, words), and how often places predict them (parts, places, words)."""
         ...
 
-    def others(self) -> Tensor:
-        """How often a place predicts anything but a drawn word, (blocks, places, shared)."""
+    def compared(self) -> Targets:
+        """The predicted words, and the drawn ones for whatever else is predicted."""
         ...
 
 
-def learn(vectors: WordVectors, group: Group, loss: "Loss", rate: float) -> Tensor:
-    """Change the vectors in place; return the losses, whose sum is that of the group."""
-    hidden = group.read(vectors.input.detach())  # else what a gradient would need is kept
-    found = []
-    for targets in loss.targets(group):
-        blocked = hidden.view(len(targets.rows), -1, hidden.shape[-1])
-        found.append((targets.rows, changes(vectors.output, blocked, targets, rate)))
-    change = found[0][1].hidden.view_as(hidden)
-    for _, other in found[1:]:
-        change += other.hidden.view_as(hidden)
-    for rows, each in found:
-        add(vectors.output, rows, each.rows)
-    group.write(vectors.input, change)
-    return torch.cat([each.losses for _, each in found])
+class Layers(NamedTuple):
+    """Both layers of word vectors, or some columns of both."""
+
+    input: Tensor  # (vocabulary, columns)
+    output: Tensor  # (vocabulary or nodes, columns)
+
+
+def learn(
+    layers: Layers, group: Group, loss: "Loss", rate: float, columns: Columns
+) -> list[Tensor]:
+    """Change the layers in place; return losses, whose sum is that of the group.
+
+    A score x that should agree `right` of `weight` times has the loss weight · log(1 + exp x) -
+    right · x. The changes are minus its gradients, times the rate.
+    """
+    hidden = group.read(layers.input)
+    targets = loss.targets(group)
+    blocked = [hidden.view(len(rows), -1, hidden.shape[-1]) for rows in targets.rows]
+    compared = [
+        layers.output.index_select(0, rows.flatten()).view(*rows.shape, -1) for rows in targets.rows
+    ]
+    scores = columns.scores(blocked, compared)
+    pull = torch.addcmul(targets.right, targets.weights, torch.sigmoid(scores), value=-1)
+    total: Tensor | None = None
+    place = 0
+    for rows, some, others in zip(targets.rows, blocked, compared, strict=True):
+        shape = (len(rows), some.shape[1], rows.shape[1])
+        numbers = pull.narrow(0, place, math.prod(shape)).view(shape).mul_(rate)
+        change, moved = pulled(numbers, some, others)
+        total = change.view_as(hidden) if total is None else total.add_(change.view_as(hidden))
+        add(layers.output, rows, moved)
+        place += numbers.numel()
+    assert total is not None
+    group.write(layers.input, total)
+    return [_loss(*(each[mine] for each in (scores, *targets[1:]))) for mine in columns.mine(place)]
+
+
+def _loss(scores: Tensor, weights: Tensor, right: Tensor) -> Tensor:
+    each = torch.nn.functional.softplus(scores).mul_(weights)
+    return each.addcmul_(right, scores, value=-1).sum()
 
 
 class Loss(Protocol):
     """What stands in for a softmax over the whole vocabulary."""
 
-    def targets(self, group: Group) -> list[Targets]: ...
+    def targets(self, group: Group) -> Targets: ...
 
 
 class Negative:
     """The right words should agree, the drawn ones should not, unless they are the right ones."""
 
     def __init__(self, config: Word2VecConfig, counts: np.ndarray, device: torch.device) -> None:
-        self.negatives = config.negatives
+        pass
 
-    def targets(self, group: Group) -> list[Targets]:
-        wrong = group.others().mul_(self.negatives / group.noise.shape[1])
-        return [Targets(*group.predicted(), 1.0), Targets(group.noise, wrong, -1.0)]
+    def targets(self, group: Group) -> Targets:
+        return group.compared()
 
 
 class Hierarchical:
@@ -149,183 +212,14 @@ class Hierarchical:
         self.nodes = torch.from_numpy(tree.nodes).to(device)
         self.turns = torch.from_numpy(tree.turns).float().to(device)
 
-    def targets(self, group: Group) -> list[Targets]:
+    def targets(self, group: Group) -> Targets:
         words, weights = group.predicted()
         nodes, turns = self.nodes[words], self.turns[words]  # (parts, words, depth)
         each = weights[..., None] * turns.abs()[:, None]  # (parts, places, words, depth)
-        return [Targets(nodes.flatten(1), each.flatten(2), turns.flatten(1)[:, None])]
+        right = weights[..., None] * turns.clamp(min=0)[:, None]
+        return Targets([nodes.flatten(1)], each.flatten(), right.flatten())
 
 
-# The input layer: what the two methods read and predict.
-
-
-class Method(Protocol):
-    """Makes groups of what was drawn."""
-
-    @property
-    def turns(self) -> int:
-        """In how many turns the places of a group learn."""
-        ...
-
-    def groups(self, drawn: Drawn) -> Iterator[Group]: ...
-
-    def predictions(self, drawn: Drawn) -> int: ...
-
-
-class Pairs(NamedTuple):
-    """Places of skip-gram: each word predicts the words in half of its window, one by one."""
-
-    noise: Tensor  # (blocks, shared)
-    centres: Tensor  # (blocks, places) the words
-    contexts: Tensor  # (blocks, around) the words of the block and of a window to one side
-    near: Tensor  # (blocks, places, around) 1 where a context is predicted by a place, else 0
-
-    def read(self, table: Tensor) -> Tensor:
-        return table.index_select(0, self.centres.flatten())
-
-    def write(self, table: Tensor, change: Tensor) -> None:
-        add(table, self.centres, change)
-
-    def predicted(self) -> tuple[Tensor, Tensor]:
-        return self.contexts, self.near
-
-    def others(self) -> Tensor:
-        same = (self.contexts[:, :, None] == self.noise[:, None]).to(self.near.dtype)
-        return torch.baddbmm(self.near.sum(-1, keepdim=True), self.near, same, alpha=-1)
-
-
-class SkipGram:
-    """Makes groups of pairs. Each learns in two turns: what stands before, and what behind.
-
-    All at once is a third faster, but a place then takes six pairs and thirty drawn words from
-    where it was before any of them: on books the first epoch's loss was 2.61 instead of 2.54.
-    """
-
-    turns = 2
-
-    def __init__(self, config: Word2VecConfig, cut: Cut, device: torch.device) -> None:
-        self.window, self.device = config.window, device
-        offset = torch.arange(cut.places + self.window) - torch.arange(cut.places)[:, None]
-        reach = torch.arange(self.window + 1)[:, None, None]
-        # (reaches · places, around): half a window, by how far it reaches and by its place
-        before, behind = (offset < self.window) & (offset >= self.window - reach), offset > 0
-        self.before = before.float().flatten(0, 1).to(device)
-        self.behind = (behind & (offset <= reach)).float().flatten(0, 1).to(device)
-
-    def groups(self, drawn: Drawn) -> Iterator[Pairs]:
-        words, left, right, noise = (torch.from_numpy(each).to(self.device) for each in drawn)
-        centres = words[self.window : -self.window].view(left.shape)
-        halves = (
-            self._half(self.before, left, words[: -self.window]),
-            self._half(self.behind, right, words[self.window :]),
-        )
-        for group in range(len(left)):
-            for turn, (contexts, near) in enumerate(halves):
-                yield Pairs(noise[group, turn], centres[group], contexts[group], near[group])
-
-    def _half(self, table: Tensor, reach: Tensor, words: Tensor) -> tuple[Tensor, Tensor]:
-        """The contexts (groups, blocks, around) of half the windows, and where they are near."""
-        places = reach.shape[-1]
-        at = torch.arange(places, device=self.device)
-        near = table.index_select(0, (reach * places + at).flatten())
-        contexts = words.unfold(0, places + self.window, places).contiguous()
-        return contexts.view(*reach.shape[:2], -1), near.view(*reach.shape, -1)
-
-    def predictions(self, drawn: Drawn) -> int:
-        return int(drawn.left.sum() + drawn.right.sum())
-
-
-class Bags(NamedTuple):
-    """Places of continuous bag of words: the mean of a window predicts the word in the middle.
-
-    As in word2vec, each word of a window takes the whole change of the mean, not its share.
-    """
-
-    noise: Tensor  # (blocks, shared)
-    centres: Tensor  # (blocks, places) the words in the middle
-    counts: Tensor  # (blocks, places) how many are in each window, as float
-    words: Tensor  # (pairs,) those, window after window
-    starts: Tensor  # (places,) where each window begins in them
-    around: Tensor  # (around,) the words of the group and of a window to each side
-    sources: Tensor  # (pairs,) the places in whose windows each of these is, word after word
-    firsts: Tensor  # (around,) where those of each begin
-
-    def read(self, table: Tensor) -> Tensor:
-        sums = torch.embedding_bag(table, self.words, self.starts)[0]
-        return sums.div_(self.counts.clamp(min=1).view(-1, 1))
-
-    def write(self, table: Tensor, change: Tensor) -> None:
-        add(table, self.around, torch.embedding_bag(change, self.sources, self.firsts)[0])
-
-    def predicted(self) -> tuple[Tensor, Tensor]:
-        return self.centres.view(-1, 1), self.counts.clamp(max=1).view(-1, 1, 1)
-
-    def others(self) -> Tensor:
-        others = (self.centres[:, :, None] != self.noise[:, None]).to(self.counts.dtype)
-        return others.mul_(self.counts.clamp(max=1)[:, :, None])
-
-
-class BagOfWords:
-    """Makes groups of bags."""
-
-    turns = 1
-
-    def __init__(self, config: Word2VecConfig, cut: Cut, device: torch.device) -> None:
-        self.window, self.device = config.window, device
-        reach, offset = np.arange(self.window + 1), np.arange(-self.window, self.window + 1)
-        back = (offset < 0) & (offset >= -reach[:, None])
-        on = (offset > 0) & (offset <= reach[:, None])
-        self.masks = (back[:, None] | on).reshape(-1, len(offset))  # (left · right, offsets)
-
-    def groups(self, drawn: Drawn) -> Iterator[Bags]:
-        window, (groups, blocks, places) = self.window, drawn.left.shape
-        size, offsets = blocks * places, np.arange(2 * window + 1)
-        near = self.masks[drawn.left * (window + 1) + drawn.right].reshape(groups, size, -1)
-        # In whose window is a word? Place p has p + o in its own, in column o: those of one word
-        # are on a slant through `near`, which is a view with other strides.
-        wide = np.zeros((groups, size + 4 * window, len(offsets)), bool)
-        wide[:, 2 * window : -2 * window] = near
-        group, row, column = wide.strides
-        shape = (groups, size + 2 * window, len(offsets))
-        seen = as_strided(wide[:, 2 * window :], shape, (group, row, column - row))
-        parts = zip(
-            drawn.noise[:, 0],
-            drawn.words[window:-window].reshape(groups, blocks, places),
-            (drawn.left + drawn.right).astype(np.float32),
-            _bags(near, drawn.words.take(np.arange(groups * size)[:, None] + offsets)),
-            sliding_window_view(drawn.words, shape[1])[::size].copy(),
-            _bags(seen, np.broadcast_to(np.arange(shape[1])[:, None] - offsets, shape)),
-            strict=True,
-        )
-        for noise, centres, counts, read, around, written in parts:
-            arrays = (noise, centres, counts, *read, around, *written)
-            yield Bags(*(torch.from_numpy(each).to(self.device) for each in arrays))
-
-    def predictions(self, drawn: Drawn) -> int:
-        return int(np.count_nonzero(drawn.left + drawn.right))
-
-
-def _bags(mask: np.ndarray, values: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """For each group the values where the mask (groups, rows, columns) holds, row after row.
-
-    And where each row's begin.
-    """
-    mask = np.ascontiguousarray(mask)
-    chosen = values.ravel().take(np.flatnonzero(mask))
-    counts = np.einsum("grc->gr", mask.view(np.int8), dtype=np.int64)
-    ends = np.cumsum(counts).reshape(counts.shape)
-    for starts, last in zip(ends - counts, ends[:, -1], strict=True):
-        yield chosen[starts[0] : last], starts - starts[0]
-
-
-# Larger groups are faster and learn less: of 64 blocks of 32 places, skip-gram's vectors blew up.
-CUTS = {
-    ("skip-gram", "negative"): Cut(16, 32, 64),
-    ("cbow", "negative"): Cut(32, 16, 128),
-    ("skip-gram", "hierarchical"): Cut(32, 0, 1),
-    ("cbow", "hierarchical"): Cut(32, 0, 1),
-}
-METHODS: dict[str, type[SkipGram] | type[BagOfWords]] = {"skip-gram": SkipGram, "cbow": BagOfWords}
 LOSSES: dict[str, type[Negative] | type[Hierarchical]] = {
     "negative": Negative,
     "hierarchical": Hierarchical,

@@ -7,7 +7,7 @@ all there is, and a run that goes on does what it would have done.
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -25,6 +25,7 @@ from regard.training.log import LOG
 from regard.training.meter import memory
 from regard.training.saving import Checkpoints
 from regard.training.vectors import VectorSteps
+from regard.training.word_walk import Walk
 
 STRETCH = 1 << 22  # tokens that are counted at once
 
@@ -56,7 +57,7 @@ class WordLoop:
         self.checkpoints = Checkpoints(
             job.folder, self.settings.keep, self.processes, job.found, job.about
         )
-        self.place = Place()
+        self.place, self.threads = Place(), torch.get_num_threads()
         if job.found:
             self._restore(job.found[-1])
         self.begin = time.perf_counter() - self.place.seconds
@@ -86,8 +87,14 @@ class WordLoop:
         return Outcome(reason, self.done, math.inf, 0, seconds, pace, None)
 
     def _train(self) -> str:
-        walk = self.steps.walk(self.module, self.done, self.settings.steps)
-        for learned in walk if self.done < self.settings.steps else ():
+        last = self.settings.steps
+        if self.done == last:
+            return "finished"
+        with closing(Walk(self.steps, self.module, self.done, last, self.threads)) as walk:
+            return self._follow(walk)
+
+    def _follow(self, walk: Walk) -> str:
+        for learned in walk:
             self.loss += learned.loss
             self.predictions += learned.predictions
             step = self.done + 1
@@ -96,12 +103,14 @@ class WordLoop:
             if step % self.settings.log_every == 0 or last:
                 self._report(step)
             if step % self.settings.checkpoint_every == 0 or last:
+                walk.settle()
                 self._save()
             if (
                 self.job.sample
                 and self.settings.sample_every > 0
                 and (step % self.settings.sample_every == 0)
             ):
+                walk.settle()
                 self._tell("sample", **self.job.sample())
             if self.job.stop.asked is not None and not last:
                 return "interrupted"
@@ -170,7 +179,8 @@ class WordLoop:
 def _one_thread() -> Iterator[None]:
     """Products on this thread alone: they are so small that others wait longer than they work.
 
-    On a busy machine two threads took up to ten times as long as one; see docs/measurements.md.
+    On a busy machine two threads took up to ten times as long as one; see docs/measurements.md. Two
+    processes do better, `word_walk.py`.
     """
     before = torch.get_num_threads()
     torch.set_num_threads(1)

@@ -2,17 +2,21 @@
 
 import json
 import random
+import time
 
 import numpy as np
 import pytest
+import torch
 from command_line import QUICK, call, mistake
 
 from regard.commands import running
 from regard.commands.words import table_of
 from regard.loading import load
+from regard.training import word_walk
 from regard.training.checkpoints import stored_steps
 from regard.training.log import Sink
 from regard.training.runs import open_run
+from regard.training.word_processes import Helper
 
 SETTINGS = (
     *("tokenizer.least=2", "model.width=16", "model.subsample=0"),
@@ -95,6 +99,43 @@ def test_a_run_that_was_killed_goes_on_to_the_same_vectors(corpus, monkeypatch):
         one, other = (dict(load(run).module.named_parameters())[name] for run in ("whole", "torn"))
         assert np.array_equal(one.detach().numpy(), other.detach().numpy())
     assert "is finished" in made(corpus, "torn", *often).out
+
+
+def test_two_processes_make_the_same_run_also_when_it_is_killed(corpus, monkeypatch):
+    """Checkpoints hold what both have learnt, and what is learnt is what one process learns."""
+    often = ("training.epochs=4", "training.checkpoint_every=2", "model.width=32")
+    made(corpus, "alone", *often)
+    for name, value in {"FEW": 0, "LEAST": 1, "TRIAL": 2, "LONG": 4}.items():
+        monkeypatch.setattr(word_walk, name, value)
+    together = []
+
+    def walk(helper, first, last, really=Helper.walk):
+        together.append((first, last))
+        return really(helper, first, last)
+
+    def start(helper, *rest, really=Helper.__init__):
+        really(helper, *rest)
+        while not helper.ready():
+            time.sleep(0.01)
+
+    monkeypatch.setattr(Helper, "walk", walk)
+    monkeypatch.setattr(Helper, "__init__", start)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(running, "view", lambda console, every: Killing(7))
+            with pytest.raises(KilledError):
+                made(corpus, "torn", *often)
+        assert stored_steps_of("torn")[-1] == 6
+        assert (4, 6) in together  # the checkpoint is of such steps
+        made(corpus, "torn", *often)
+    finally:
+        torch.set_num_threads(before)
+    assert together[-1][0] > 6
+    for name in ("input", "output"):
+        one, other = (dict(load(run).module.named_parameters())[name] for run in ("alone", "torn"))
+        assert np.array_equal(one.detach().numpy(), other.detach().numpy())
 
 
 def stored_steps_of(name):

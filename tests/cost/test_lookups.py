@@ -56,8 +56,7 @@ def test_skip_gram_multiplies_what_its_blocks_hold():
     config = Word2VecConfig(vocabulary=500, width=16, subsample=0.0)
     counted = lookups.vectors(config, 1024)
     # Two turns: places (16 a block) with what is around (16 + 5) and drawn (32), three products
-    # of width 16 each; and who was drawn by chance, of as many pairs.
+    # of width 16 each.
     pairs = 2 * 1024 * (16 + 5 + 32)
-    chance = 2 * 1024 * (16 + 5) * 32
-    assert counted.total.products == 2 * (3 * pairs * 16 + chance)
+    assert counted.total.products == 2 * 3 * pairs * 16
     assert counted.parameters == 2 * 500 * 16

@@ -9,7 +9,8 @@ import torch
 from regard.errors import RegardError
 from regard.models.word2vec import Word2VecConfig, WordVectors, huffman
 from regard.text.specials import BOS, EOS, SPECIALS, UNK
-from regard.training.vectors import Cut, VectorSteps, learn
+from regard.training.vectors import Cut, Heap, VectorSteps
+from regard.training.word_groups import Halves, Layers, learn
 
 WORDS = len(SPECIALS)  # the first word's id
 ALL = [(m, loss) for m in ("skip-gram", "cbow") for loss in ("negative", "hierarchical")]
@@ -138,11 +139,13 @@ def test_changes_are_the_gradient():
     group, _ = steps.method.groups(steps.draw(0))
     before, after = (started(config, torch.float64) for _ in range(2))
     with torch.no_grad():
-        losses = learn(after, group, steps.loss, 0.1)
+        layers = Layers(after.input.data, after.output.data)
+        losses = torch.stack(learn(layers, group, steps.loss, 0.1, Halves(5)))
     hidden = before.input[group.centres]
-    near = torch.log(torch.sigmoid(hidden @ before.output[group.contexts].mT)) * group.near
-    away = torch.log(torch.sigmoid(-hidden @ before.output[group.noise].mT)) * group.others()
-    loss = -near.sum() - away.sum() * 3 / 4
+    (rows,), weights, right = steps.loss.targets(group)
+    scores = (hidden @ before.output[rows].mT).flatten()
+    near, away = torch.log(torch.sigmoid(scores)), torch.log(torch.sigmoid(-scores))
+    loss = -(near * right).sum() - (away * (weights - right)).sum()
     loss.backward()
     torch.testing.assert_close(losses.sum(), loss.detach())
     torch.testing.assert_close(after.input, before.input - 0.1 * before.input.grad)
@@ -196,9 +199,14 @@ def test_drawn_words_weigh_what_their_own_draws_would(method):
     found, wanted = np.zeros(4), np.zeros(4)
     for step in range(len(steps)):
         for group in steps.method.groups(steps.draw(step)):
-            _, wrong = steps.loss.targets(group)
-            rows = wrong.rows[:, None].expand_as(wrong.weights).numpy().ravel()
-            found += np.bincount(rows, wrong.weights.numpy().ravel(), 9)[WORDS:]
+            kinds, weights, right = steps.loss.targets(group)
+            places = group.centres.numel()
+            shapes = [(len(rows), places // len(rows), rows.shape[1]) for rows in kinds]
+            rows = [
+                rows[:, None].expand(s).flatten() for rows, s in zip(kinds, shapes, strict=True)
+            ]
+            wrong = (weights - right).numpy()
+            found += np.bincount(torch.cat(rows).numpy(), wrong, 9)[WORDS:]
             words, weights = group.predicted()
             words = words[:, None].expand_as(weights).numpy().ravel()
             right = np.bincount(words, weights.numpy().ravel(), 9)[WORDS:]
@@ -264,15 +272,31 @@ def test_any_step_can_be_taken_again():
     assert not np.array_equal(steps.draw(0).noise, other.draw(0).noise)
 
 
-def test_each_epoch_reads_every_piece_once():
+@pytest.mark.parametrize("method", ["skip-gram", "cbow"])
+def test_each_epoch_reads_every_piece_once(method):
+    """Skip-gram as the text has them, continuous bags of words in another order each time."""
     text = Text(np.arange(WORDS, 1000))
-    config = Word2VecConfig(1000, subsample=0, window=1)
+    config = Word2VecConfig(1000, subsample=0, window=1, method=method)
     steps = steps_of(config, text, piece=64, epochs=2, cut=Cut(8, 1, 4))
     orders = [np.concatenate([each.words for each in map(steps.draw, half)])
               for half in (range(16), range(16, 32))]  # fmt: skip
     for order in orders:
         np.testing.assert_array_equal(np.sort(order[order > 0]), np.arange(WORDS, 1000))
-    assert not np.array_equal(*(order[order > 0] for order in orders))
+    first, second = (order[order > 0] for order in orders)
+    if method == "skip-gram":
+        np.testing.assert_array_equal(first, np.arange(WORDS, 1000))
+    assert np.array_equal(first, second) == (method == "skip-gram")
+
+
+def test_numbers_choose_words_by_their_shares():
+    counts = np.array([0, 0, 7, 1, 0, 2, 9000, 3, 0])
+    heap = Heap(counts, 0.75)
+    draws = np.random.default_rng(0)
+    edges = np.cumsum(counts**0.75) / (counts**0.75).sum()
+    beside = [np.nextafter(edges, 0), edges, np.nextafter(edges, 1)]
+    numbers = np.concatenate([draws.random(5000), np.arange(512) / 512, *beside])
+    numbers = numbers[numbers < 1][None]
+    np.testing.assert_array_equal(heap.of(numbers), np.searchsorted(edges, numbers, "right"))
 
 
 def test_a_piece_without_words_teaches_nothing():

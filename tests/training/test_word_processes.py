@@ -1,0 +1,229 @@
+"""Word vectors by two processes: the same bits as by one, and an end to every process."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import closing
+
+import numpy as np
+import pytest
+import torch
+
+from regard.errors import RegardError
+from regard.models.word2vec import Word2VecConfig, WordVectors
+from regard.text.specials import BOS, EOS, SPECIALS
+from regard.training import word_walk
+from regard.training.vectors import Cut, VectorSteps
+from regard.training.word_processes import Helper
+from regard.training.word_walk import Walk, halves_are_alike
+
+WORDS = 600
+PATIENCE = 60  # seconds, after which something hangs
+
+
+class Text:
+    def __init__(self, tokens=30_000):
+        draws = np.random.default_rng(0)
+        shares = 1 / np.arange(3, WORDS - len(SPECIALS) + 3)
+        words = draws.choice(np.arange(len(SPECIALS), WORDS), tokens, p=shares / shares.sum())
+        words[draws.random(tokens) < 0.1] = EOS
+        words[1:][words[:-1] == EOS] = BOS
+        self.ids = words
+
+    def __len__(self):
+        return len(self.ids)
+
+    def read(self, start, stop):
+        return self.ids[start:stop]
+
+
+def made(method="skip-gram", loss="negative", width=30, cut=None, piece=4096):
+    """Steps, and vectors as they begin."""
+    text = Text()
+    config = Word2VecConfig(WORDS, width=width, method=method, loss=loss, subsample=1e-2)
+    counts = np.bincount(text.ids, minlength=WORDS)
+    steps = VectorSteps(config, text, counts, epochs=2, piece=piece, cut=cut)
+    torch.manual_seed(0)
+    return steps, WordVectors(config)
+
+
+def start(steps, vectors) -> Helper:
+    """A helper that is there."""
+    helper = Helper(steps, vectors, 0)
+    end = time.monotonic() + PATIENCE
+    while not helper.ready():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    return helper
+
+
+@pytest.mark.parametrize(
+    ("method", "loss", "width", "cut"),
+    [
+        ("skip-gram", "negative", 30, Cut(16, 32, 20)),
+        ("skip-gram", "negative", 101, Cut(8, 12, 5)),
+        ("cbow", "negative", 30, Cut(32, 16, 20)),
+        ("cbow", "negative", 101, Cut(32, 16, 3)),
+        ("skip-gram", "hierarchical", 30, Cut(32, 0, 2)),
+        ("cbow", "hierarchical", 30, Cut(32, 0, 2)),
+    ],
+)
+def test_two_processes_give_the_bits_of_one(method, loss, width, cut):
+    steps, alone = made(method, loss, width, cut)
+    wanted = [steps.advance(alone, step) for step in range(len(steps))]
+    steps, both = made(method, loss, width, cut)
+    found = []
+    with closing(start(steps, both)) as helper:
+        found += helper.walk(0, 5)
+        helper.settle()
+        middle = both.input.detach().clone()
+        found += helper.walk(5, 7)
+        helper.leave()  # this one alone, for a while
+        found += [steps.advance(both, step) for step in range(7, 10)]
+        found += helper.walk(10, len(steps))
+        helper.leave()
+    assert helper.process.returncode == 0
+    assert found == wanted
+    assert torch.equal(both.input, alone.input)
+    assert torch.equal(both.output, alone.output)
+    assert not torch.equal(both.input, middle)
+
+
+@pytest.mark.parametrize("faster", [True, False])
+def test_a_walk_may_go_to_and_fro_between_one_and_two(monkeypatch, faster):
+    """Whichever way seems faster, what is learnt is the same."""
+    steps, alone = made(piece=1024)
+    wanted = [steps.advance(alone, step) for step in range(len(steps))]
+    monkeypatch.setattr(word_walk, "FEW", 0)
+    monkeypatch.setattr(word_walk, "LEAST", 1)
+    monkeypatch.setattr(word_walk, "TRIAL", 3)
+    monkeypatch.setattr(word_walk, "LONG", 6)
+    ways = []
+    walk_of = {Helper: Helper.walk, VectorSteps: VectorSteps.walk}
+    steps, vectors = made(piece=1024)
+    with closing(Walk(steps, vectors, 0, len(steps), threads=2)) as walk:
+        assert walk.helper
+        while not walk.helper.ready():
+            time.sleep(0.01)
+
+        def noted(self, *rest):
+            ways.append("two" if isinstance(self, Helper) else "one")
+            for learned in walk_of[type(self)](self, *rest):
+                if (ways[-1] == "two") != faster:
+                    time.sleep(0.05)
+                yield learned
+
+        monkeypatch.setattr(Helper, "walk", noted)
+        monkeypatch.setattr(VectorSteps, "walk", noted)
+        found = list(walk)
+    one, two = ("one", "two") if faster else ("two", "one")
+    assert ways[:3] == ["one", "one", "two"]  # while it starts, and each way for a trial
+    assert ways[3:6] == [two, one, two]  # the faster one for long, and the other again
+    assert found == wanted
+    assert torch.equal(vectors.input, alone.input)
+    assert torch.equal(vectors.output, alone.output)
+
+
+def test_short_texts_and_single_threads_start_no_process(monkeypatch):
+    steps, vectors = made()
+    assert Walk(steps, vectors, 0, len(steps), threads=2).helper is None
+    monkeypatch.setattr(word_walk, "FEW", 0)
+    monkeypatch.setattr(word_walk, "LEAST", 1)
+    assert Walk(steps, vectors, 0, len(steps), threads=1).helper is None
+    with closing(Walk(steps, vectors, 0, len(steps), threads=2)) as walk:
+        assert walk.helper is not None
+
+
+def test_no_process_helps_where_halves_would_give_other_bits(monkeypatch):
+    monkeypatch.setattr(word_walk, "FEW", 0)
+    monkeypatch.setattr(word_walk, "LEAST", 1)
+    steps, _ = made()
+    assert halves_are_alike(steps, 0)
+    exactly = word_walk.pulled
+
+    def narrow(pull, hidden, rows):
+        """As if a library had another order of sums for narrow matrices."""
+        change, moved = exactly(pull, hidden, rows)
+        return change, moved if hidden.shape[-1] == 30 else torch.nextafter(
+            moved, change.new_ones(1)
+        )
+
+    monkeypatch.setattr(word_walk, "pulled", narrow)
+    assert not halves_are_alike(steps, 0)
+    steps, vectors = made()
+    assert Walk(steps, vectors, 0, len(steps), threads=2).helper is None
+
+
+def test_vectors_are_settled_when_somebody_stops_in_between():
+    steps, alone = made()
+    for step in range(4):
+        steps.advance(alone, step)
+    steps, both = made()
+    with closing(start(steps, both)) as helper:
+        walk = helper.walk(0, len(steps))
+        for _ in range(4):
+            next(walk)
+        walk.close()
+        helper.leave()
+    assert helper.process.returncode == 0
+    assert torch.equal(both.input, alone.input)
+    assert torch.equal(both.output, alone.output)
+
+
+def test_a_helper_that_dies_is_told_in_a_sentence():
+    steps, vectors = made()
+    with closing(start(steps, vectors)) as helper:
+        walk = helper.walk(0, len(steps))
+        next(walk)
+        helper.process.kill()
+        with pytest.raises(RegardError, match=r"helped to make word vectors ended with status -9"):
+            list(walk)
+
+
+def test_a_helper_that_never_comes_is_told_in_a_sentence(monkeypatch):
+    monkeypatch.setattr("regard.training.word_processes.SERVE", "raise SystemExit(3)")
+    steps, vectors = made()
+    with closing(Helper(steps, vectors, 0)) as helper:
+        helper.process.wait(PATIENCE)
+        with pytest.raises(RegardError, match="ended with status 3"):
+            helper.ready()
+
+
+PARENT = """
+import json, sys, time
+sys.path.insert(0, {tests!r})
+from test_word_processes import made, start
+steps, vectors = made()
+helper = start(steps, vectors)
+walk = helper.walk(0, len(steps))
+next(walk)
+print(json.dumps(helper.process.pid), flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_a_helper_ends_with_its_parent(number):
+    code = PARENT.format(tests=os.path.dirname(__file__))
+    parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE,
+                              stderr=subprocess.DEVNULL)  # fmt: skip
+    assert parent.stdout
+    helper = json.loads(parent.stdout.readline())
+    os.kill(helper, 0)  # it is there
+    parent.send_signal(number)
+    parent.wait(PATIENCE)
+    end = time.monotonic() + PATIENCE
+    while _alive(helper):
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def _alive(process: int) -> bool:
+    try:
+        with open(f"/proc/{process}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
