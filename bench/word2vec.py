@@ -39,6 +39,7 @@ from measure import machine
 
 from regard.models.word2vec import Word2VecConfig, WordVectors
 from regard.text.specials import BOS, EOS, SPECIALS
+from regard.training.heap import keep_freed
 from regard.training.vectors import VectorSteps
 from regard.training.word_walk import Walk
 
@@ -104,6 +105,8 @@ def load(work: Work) -> tuple[np.ndarray, list[str]]:
 def regard(work: Work) -> tuple[float, np.ndarray]:
     ids, words = load(work)
     torch.set_num_threads(1)
+    if work.device == "cpu":
+        keep_freed()  # as the loop does
     config = Word2VecConfig(len(SPECIALS) + len(words), method=work.method)
     torch.manual_seed(work.seed)
     vectors = WordVectors(config).to(work.device)

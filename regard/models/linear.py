@@ -1,7 +1,7 @@
 """The product of every layer, xWᵀ + b, by the fastest kernel."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import cache
 from typing import Any
 
@@ -66,6 +66,13 @@ def products_by_onednn() -> Iterator[None]:
         yield
     finally:
         onednn.matmul.fp32_precision = before
+
+
+@contextmanager
+def quick_products() -> Iterator[None]:
+    """The same where it keeps float32; for work that has no attention in it."""
+    with products_by_onednn() if onednn_is_exact() else nullcontext():
+        yield
 
 
 class ByOneDNN(torch.autograd.Function):

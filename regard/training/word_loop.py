@@ -20,6 +20,7 @@ from regard.data.stream import Stream
 from regard.errors import RegardError
 from regard.models.word2vec import WordVectors
 from regard.training.checkpoints import Checkpoint, Place
+from regard.training.heap import keep_freed
 from regard.training.job import Job, Outcome
 from regard.training.log import LOG
 from regard.training.meter import memory
@@ -71,6 +72,8 @@ class WordLoop:
     def run(self) -> Outcome:
         """Train until the steps are done, or somebody asks to stop."""
         self.checkpoints.clean()
+        if self.job.device.type == "cpu":
+            keep_freed()
         try:
             with self.job.stop.noted(), _one_thread():
                 reason = self._train()

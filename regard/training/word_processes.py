@@ -32,6 +32,7 @@ from torch import Tensor
 
 from regard.errors import RegardError
 from regard.models.word2vec import Word2VecConfig, WordVectors
+from regard.training.heap import keep_freed
 from regard.training.vectors import Learned, VectorSteps, told
 from regard.training.word_groups import Cut, Layers, halves, products
 
@@ -308,6 +309,7 @@ class Elsewhere:
 def serve() -> None:
     """What the other process does: it ends when the first one does, or wants no more of it."""
     torch.set_num_threads(1)
+    keep_freed()
     asked = json.loads(sys.stdin.buffer.readline())
     file, plan = asked["memory"], asked["plan"]
     arrays, _ = _arrays(mmap.mmap(file, _arrays(None, plan)[1]), plan)

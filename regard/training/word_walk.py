@@ -41,9 +41,10 @@ def halves_are_alike(steps: VectorSteps, step: int) -> bool:
             (h.contiguous(), r.contiguous())
             for h, r in zip(hidden.split(sizes, -1), rows.split(sizes, -1), strict=True)
         ]
-        scores = torch.stack([products(*part).flatten() for part in parts]).sum(0)
-        moved = zip(*(pulled(pull, *part) for part in parts), strict=True)
-        whole = [Halves(width).scores([hidden], [rows]), *pulled(pull, hidden, rows)]
+        with steps.multiplying():
+            scores = torch.stack([products(*part).flatten() for part in parts]).sum(0)
+            moved = list(zip(*(pulled(pull, *part) for part in parts), strict=True))
+            whole = [Halves(width).scores([hidden], [rows]), *pulled(pull, hidden, rows)]
         found = [scores, *(torch.cat(each, -1) for each in moved)]
         if not all(torch.equal(one, other) for one, other in zip(whole, found, strict=True)):
             return False
