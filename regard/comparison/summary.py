@@ -9,6 +9,7 @@ from regard.training.formats import count, duration, rate
 ALIKE = 0.05  # powers of growth that differ by less are called the same
 RISE = 1.02  # how much a loss must rise behind the length trained on to be worth a word
 SEEN = 0.5  # BLEU: smaller differences between buckets are not spoken of
+FALLEN = 0.05  # of a share, likewise
 UNEVEN = 1.2  # how many times the parameters of another are worth a word
 BOTTLENECK = ("rnn", "rnn+attention")
 
@@ -192,12 +193,13 @@ def _bottleneck(comparison: Comparison) -> Iterator[str]:
     if not comparison.pairs or plain is None or attending is None:
         return
     gaps = [b - a for a, b in zip(plain.y, attending.y, strict=True)]
-    short, long = gaps[0], gaps[-1]
+    # BLEU of long sources is lower for all, and so are differences: shares tell more.
+    kept = [a / b if b > 0 else 1.0 for a, b in zip(plain.y, attending.y, strict=True)]
     ends = (
-        f"attention adds {short:+.1f} BLEU to rnn on the shortest sources and {long:+.1f} on the "
-        "longest"
+        f"attention adds {gaps[0]:+.1f} BLEU to rnn on the shortest sources and {gaps[-1]:+.1f} on "
+        f"the longest; alone it comes to {kept[0]:.0%} and {kept[-1]:.0%} of what it then has"
     )
-    if long - max(short, 0.0) >= SEEN:
+    if gaps[-1] >= SEEN and kept[-1] <= kept[0] - FALLEN:
         yield f"The one vector is a bottleneck: {ends}."
     else:
         yield f"No bottleneck of the one vector is to be seen: {ends}."
