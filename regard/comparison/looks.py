@@ -64,7 +64,11 @@ line.border { stroke: var(--soft); stroke-width: 1.2; stroke-dasharray: 4 4; }
 .given { color: var(--soft); } .text { white-space: pre-wrap; overflow-wrap: anywhere; }
 .samples th { width: 11rem; } .samples td { min-width: 14rem; }
 footer { margin-top: 3rem; border-top: 1px solid var(--rule); padding-top: 1rem; }
-@media (max-width: 34rem) { figure.card { overflow-x: auto; } svg[role] { min-width: 26rem; } }
+@media (max-width: 34rem) {
+  figure.card { overflow-x: auto; } svg[role] { min-width: 26rem; }
+  .samples th, .samples td { display: block; width: auto; min-width: 0; }
+  .samples th { border-bottom: 0; padding-bottom: 0; }
+}
 @media print {
   body { max-width: none; padding: 0; } .card { break-inside: avoid; }
   .scroll { overflow: visible; }
