@@ -6,9 +6,7 @@ Bahdanau's, and `Attention` wraps it in projections to heads. It runs the fastes
 right and never builds the weights; a recording tape asks `weigh` for them.
 """
 
-import threading
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager
 from typing import NamedTuple, Protocol
 
 import torch
@@ -20,42 +18,19 @@ from regard.errors import RegardError
 from regard.models.linear import Linear
 from regard.models.masks import Mask, Overlay, Span, lay
 from regard.models.positions import Turn
+from regard.models.switches import Switch
 
 # cuDNN's attention is left out: it plans anew for every shape, a quarter of a second each. Where
 # all shapes are the same it may stay (docs/measurements.md).
 TAKE_ANY_SHAPE = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 
 
-class _Choice:
-    """torch keeps one choice of kernels for all threads: the first makes it, the last undoes it."""
-
-    def __init__(self) -> None:
-        self.lock, self.inside, self.made = threading.Lock(), 0, ExitStack()
-
-    def enter(self) -> None:
-        with self.lock:
-            if not self.inside:
-                self.made.enter_context(sdpa_kernel(TAKE_ANY_SHAPE))
-            self.inside += 1
-
-    def leave(self) -> None:
-        with self.lock:
-            self.inside -= 1
-            if not self.inside:
-                self.made.close()
+_any_shape = Switch(lambda: sdpa_kernel(TAKE_ANY_SHAPE))
 
 
-_choice = _Choice()
-
-
-@contextmanager
-def any_shape() -> Iterator[None]:
+def any_shape() -> AbstractContextManager[None]:
     """Attention meanwhile with kernels that take every shape as it comes: pairs, decoding."""
-    _choice.enter()
-    try:
-        yield
-    finally:
-        _choice.leave()
+    return _any_shape.on()
 
 
 class Similarity(nn.Module):

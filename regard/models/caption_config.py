@@ -35,7 +35,7 @@ class CaptionConfig:
     encoder_layers: int = 2  # cnn: residual blocks for each halving; patches: of the Transformer
     layers: int = 3  # of the decoder: to name what is left of another thing takes two looks
     width: int = 128
-    heads: int = 4  # that look at one another, or at the picture
+    heads: int = 4  # of Transformers, and of an LSTM's looks
     dropout: float = 0.1
 
     def __post_init__(self) -> None:
@@ -86,7 +86,7 @@ class CaptionConfig:
                 vocabulary=self.vocabulary,
                 layers=self.layers,
                 width=self.width,
-                attention="dot",
+                attention="dot",  # by heads, behind each layer: `LSTMHand`
                 dropout=self.dropout,
                 output_dropout=0.0,
             )

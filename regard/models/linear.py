@@ -1,18 +1,20 @@
 """The product of every layer, xWᵀ + b, by the fastest kernel."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-LARGE = (
-    1 << 21
-)  # multiplications from which our own way back pays; of half as many it costs a sixth
+from regard.models.switches import Switch
+
+# Multiplications from which our own way back pays; of half as many it costs a sixth.
+LARGE = 1 << 21
+# multiplications from which our own way back pays; of half as many it costs a sixth
 
 
 def _onednn() -> bool:
@@ -49,21 +51,39 @@ def by_onednn(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
 
 
-@cache
 def onednn_is_exact() -> bool:
-    """Whether `products_by_onednn` keeps float32: processors that have bfloat16 take that."""
-    if not ONEDNN:
+    """Whether `products_by_onednn` is of use: on AMD's processors, where it keeps float32."""
+    return ONEDNN and bool(torch.backends.mkldnn.enabled) and _tried()
+
+
+@cache
+def _tried() -> bool:
+    """With less than AVX-512 the switch does nothing, and with bfloat16 at hand it takes that.
+
+    MKL is slow on AMD's processors only; on Intel's nothing was measured.
+    """
+    if torch.backends.cpu.get_cpu_capability() != "AVX512" or "AuthenticAMD" not in _processor():
         return False
     numbers = torch.Generator().manual_seed(0)
-    a, b = (torch.randn(128, 128, generator=numbers) for _ in range(2))
+    a, b = (
+        torch.randn(128, 128, generator=numbers, dtype=torch.float32, device="cpu")
+        for _ in range(2)
+    )
     with products_by_onednn():
         found = a @ b
     return bool((found - a.double() @ b.double()).abs().max() < 1e-3)  # in bfloat16 it is 0.1
 
 
+def _processor() -> str:
+    """What Linux says of the first processor; nothing elsewhere."""
+    try:
+        return Path("/proc/cpuinfo").read_text().partition("\n\n")[0]
+    except OSError:
+        return ""
+
+
 @contextmanager
-def products_by_onednn() -> Iterator[None]:
-    """Products of matrices in float32 on a CPU by oneDNN meanwhile, in all threads."""
+def _onednn_for_products() -> Iterator[None]:
     onednn: Any = torch.backends.mkldnn
     before = onednn.matmul.fp32_precision
     onednn.matmul.fp32_precision = "bf16"
@@ -73,11 +93,17 @@ def products_by_onednn() -> Iterator[None]:
         onednn.matmul.fp32_precision = before
 
 
-@contextmanager
-def quick_products() -> Iterator[None]:
-    """The same where it keeps float32; for work that has no attention in it."""
-    with products_by_onednn() if onednn_is_exact() else nullcontext():
-        yield
+_switch = Switch(_onednn_for_products)
+
+
+def products_by_onednn() -> AbstractContextManager[None]:
+    """Products of matrices in float32 on a CPU by oneDNN meanwhile, in all threads."""
+    return _switch.on()
+
+
+def quick_products() -> AbstractContextManager[None]:
+    """The same where it is of use; for work that has no attention in it."""
+    return products_by_onednn() if onednn_is_exact() else nullcontext()
 
 
 class ByOneDNN(torch.autograd.Function):
@@ -95,31 +121,41 @@ class ByOneDNN(torch.autograd.Function):
         first = _first(len(rows))
         if first == len(rows):  # 20 µs less, which the bias would take by itself
             return by_onednn(x, weight, bias)
-        out = rows.new_empty(len(rows), len(weight))
+        whole = x.new_empty(*x.shape[:-1], len(weight))
+        out = whole.view(len(rows), -1)
         with products_by_onednn():
             _multiply(rows[:first], weight.mT, bias, out[:first])
         _multiply(rows[first:], weight.mT, bias, out[first:])
-        return out.view(*x.shape[:-1], len(weight))
+        return whole
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         """grad (..., outputs) -> those of x, weight and bias."""
         x, weight = ctx.saved_tensors
         of_x, of_weight, of_bias = ctx.needs_input_grad
         grads, rows = grad.reshape(-1, grad.shape[-1]), x.reshape(-1, x.shape[-1])
+        of_bias = grads.sum(0) if of_bias else None
+        if torch.is_grad_enabled() or _watched() or _many(grad):  # somebody wants more of it
+            with torch.autocast("cpu", enabled=False):
+                back = grad.to(weight.dtype) @ weight if of_x else None
+                change = grads.to(x.dtype).mT @ rows if of_weight else None
+            return back, change, of_bias
         first = _first(len(rows))
-        back = torch.empty_like(rows) if of_x else None
+        flat = torch.empty_like(rows) if of_x else None
         with products_by_onednn():
-            if back is not None:
-                _multiply(grads[:first], weight, None, back[:first])
+            if flat is not None:
+                _multiply(grads[:first], weight, None, flat[:first])
             change = grads[:first].mT @ rows[:first] if of_weight else None
-        if back is not None:
-            _multiply(grads[first:], weight, None, back[first:])
+        if flat is not None:
+            _multiply(grads[first:], weight, None, flat[first:])
         if change is not None and first < len(rows):
             change.addmm_(grads[first:].mT, rows[first:])
-        back = None if back is None else back.view(x.shape)
-        return back, change, grads.sum(0) if of_bias else None
+        return None if flat is None else flat.view(x.shape), change, of_bias
+
+
+def _many(grad: Tensor) -> bool:
+    """Whether many gradients are asked for at once."""
+    return bool(torch._C._functorch.is_legacy_batchedtensor(grad))
 
 
 def _first(rows: int) -> int:

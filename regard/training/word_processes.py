@@ -17,6 +17,7 @@ import math
 import mmap
 import os
 import select
+import signal
 import subprocess
 import sys
 import tempfile
@@ -192,23 +193,23 @@ class Helper:
         try:
             self.arrays, _ = _arrays(mmap.mmap(file, size), plan)
             self.arrays["counts"].copy_(torch.from_numpy(steps.counts))
-            self.process = _started(file, _asked(steps, plan))
+            self.process, self.hear = _started(file, _asked(steps, plan))
         finally:
             os.close(file)
         assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        line = Line(self.process.stdout.fileno(), self.process.stdin.fileno())
+        line = Line(self.hear, self.process.stdin.fileno())
         self.half = Half(steps, self.arrays, 0, line)
-        self.there = False
+        self.there = self.gone = False
         self.layers: Layers | None = None  # this process' columns, while they are split
 
     def ready(self) -> bool:
-        """Whether it is there."""
+        """Whether it is there. If it is gone, nothing is lost while this process goes alone."""
         try:
             self.there = self.there or self.half.line.heard()
         except EndedError:
-            raise self._ended() from None
-        return self.there
+            self.gone = True
+        self.gone = self.gone or self.process.poll() is not None
+        return self.there and not self.gone
 
     def walk(self, first: int, last: int) -> Generator[Learned, None, None]:
         """Take the steps from `first` up to `last`, both together; then or between, `settle`."""
@@ -256,6 +257,9 @@ class Helper:
         """Let the other process end, and tell how it did."""
         with suppress(BrokenPipeError), self.process:
             pass  # leaving it closes its pipes and waits
+        if self.hear >= 0:
+            os.close(self.hear)
+            self.hear = -1
         return self.process.returncode
 
 
@@ -277,20 +281,28 @@ def _asked(steps: VectorSteps, plan: Plan) -> dict[str, Any]:
     }
 
 
-def _started(file: int, asked: dict[str, Any]) -> "subprocess.Popen[bytes]":
-    process = subprocess.Popen(
-        [sys.executable, "-P", "-c", SERVE, PACKAGE],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        pass_fds=(file,),
-        process_group=0,  # Ctrl-C is for the first one
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
+def _started(file: int, asked: dict[str, Any]) -> "tuple[subprocess.Popen[bytes], int]":
+    """The process, and where it is heard: not where a library may print something."""
+    hear, tell = os.pipe()
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-c", SERVE, PACKAGE],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            pass_fds=(file, tell),
+            process_group=0,  # Ctrl-C is for the first one
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+    except BaseException:
+        os.close(hear)
+        raise
+    finally:
+        os.close(tell)
     assert process.stdin is not None
     with suppress(BrokenPipeError):  # whoever waits for it will hear that it is gone
-        process.stdin.write(json.dumps({**asked, "memory": file}).encode() + b"\n")
+        process.stdin.write(json.dumps({**asked, "memory": file, "tell": tell}).encode() + b"\n")
         process.stdin.flush()
-    return process
+    return process, hear
 
 
 class Elsewhere:
@@ -308,6 +320,8 @@ class Elsewhere:
 
 def serve() -> None:
     """What the other process does: it ends when the first one does, or wants no more of it."""
+    for number in (signal.SIGTERM, signal.SIGINT):  # the first one is told too, and may save
+        signal.signal(number, signal.SIG_IGN)
     torch.set_num_threads(1)
     keep_freed()
     asked = json.loads(sys.stdin.buffer.readline())
@@ -317,7 +331,7 @@ def serve() -> None:
     config, cut = Word2VecConfig(**asked["config"]), Cut(**asked["cut"])
     counts, text = arrays["counts"].numpy(), Elsewhere(asked["tokens"])
     steps = VectorSteps(config, text, counts, cut=cut, **asked["settings"])
-    half = Half(steps, arrays, 1, Line(sys.stdin.fileno(), sys.stdout.fileno()))
+    half = Half(steps, arrays, 1, Line(sys.stdin.fileno(), asked["tell"]))
     layers = Layers(arrays["input"], arrays["output"])
     with suppress(EndedError):
         half.line.say()

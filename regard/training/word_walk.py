@@ -7,7 +7,7 @@ learnt is the same to the bit.
 
 import time
 from collections.abc import Generator
-from contextlib import closing
+from contextlib import closing, suppress
 
 import torch
 
@@ -62,7 +62,10 @@ class Walk:
         much = (last - first) * steps.piece >= FEW and steps.cut.blocks >= LEAST
         here = vectors.device.type == "cpu" and steps.config.width > 1
         two = threads > 1 and much and here and halves_are_alike(steps, first)
-        self.helper = Helper(steps, vectors, first) if two else None
+        self.helper: Helper | None = None
+        if two:
+            with suppress(OSError):  # a system that has no room for it: alone it goes as well
+                self.helper = Helper(steps, vectors, first)
 
     def __iter__(self) -> Generator[Learned, None, None]:
         if self.helper is None:
@@ -81,6 +84,10 @@ class Walk:
             if there:  # before, it was starting, and took time from this one
                 seconds[together] = spent / (stop - step)
             step, there = stop, self.helper.ready()
+            if self.helper.gone:
+                self.helper.leave()
+                yield from self.steps.walk(self.vectors, step, self.last)
+                return
             if len(seconds) < 2:
                 together, length = bool(seconds), TRIAL
             elif length == TRIAL:

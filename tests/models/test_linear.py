@@ -1,5 +1,8 @@
 """The product of every layer: the kernels that stand in for torch's own choice."""
 
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+
 import pytest
 import torch
 from torch.nn import functional as F
@@ -67,7 +70,7 @@ def test_what_is_small_or_watched_is_left_to_torch(monkeypatch):
     layer.float()
     with torch.autocast("cpu", torch.bfloat16):
         layer(large)
-    torch.func.vmap(layer)(large[:, None])
+    torch.func.vmap(layer)(large[None])
     with pytest.raises(AssertionError, match="not here"):
         layer(large)
 
@@ -84,3 +87,55 @@ def test_the_switch_is_put_back_whatever_happens():
     with pytest.raises(RuntimeError), linear.products_by_onednn():
         torch.zeros(2, 3) @ torch.zeros(2, 3)
     assert switch.fp32_precision == before
+
+
+@EXACT
+@pytest.mark.parametrize("rows", [1024, 1030])
+def test_what_else_may_be_asked_of_a_large_product(rows):
+    """Second derivatives, many gradients at once, changes in place, autocast on the way back."""
+    torch.manual_seed(0)
+    x = torch.randn(rows, 64)
+    weight, bias = torch.randn(64, 64) / 8, torch.randn(64)
+    assert x.numel() * 64 >= LARGE
+
+    def found(multiply, kind):
+        given = [t.detach().to(kind).requires_grad_() for t in (x, weight, bias)]
+        y = multiply(*given)
+        y.mul_(2.0)
+        y[:, 0] = 0.0
+        (slope,) = torch.autograd.grad(y.square().sum(), given[0], create_graph=True)
+        second = torch.autograd.grad(slope.square().sum(), given)
+        y = multiply(*given)
+        ways = torch.stack([torch.ones_like(y), y.detach()])
+        many = torch.autograd.grad(y, given, ways, retain_graph=True, is_grads_batched=True)
+        with torch.autocast("cpu", torch.bfloat16):
+            mixed = torch.autograd.grad(y, given, torch.ones_like(y))
+        return [*second, *many, *mixed]
+
+    for one, other in zip(
+        found(product, torch.float32), found(F.linear, torch.float64), strict=True
+    ):
+        assert one.dtype == torch.float32
+        scale = other.std().item() + other.abs().mean().item()
+        torch.testing.assert_close(one.double(), other, rtol=0, atol=2e-5 * scale)
+
+
+def test_threads_that_throw_the_switch_leave_it_as_it_was():
+    before, together = torch.backends.mkldnn.matmul.fp32_precision, Barrier(2, timeout=60)
+
+    def first() -> None:
+        with linear.products_by_onednn():
+            together.wait()
+            together.wait()  # the other one is inside too
+        together.wait()
+
+    def second() -> None:
+        together.wait()
+        with linear.products_by_onednn():
+            together.wait()
+            together.wait()  # the first one has left
+
+    with ThreadPoolExecutor(2) as threads:
+        for one in [threads.submit(first), threads.submit(second)]:
+            one.result()
+    assert torch.backends.mkldnn.matmul.fp32_precision == before

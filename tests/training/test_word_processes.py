@@ -183,13 +183,46 @@ def test_a_helper_that_dies_is_told_in_a_sentence():
             list(walk)
 
 
-def test_a_helper_that_never_comes_is_told_in_a_sentence(monkeypatch):
-    monkeypatch.setattr("regard.training.word_processes.SERVE", "raise SystemExit(3)")
+@pytest.mark.parametrize("how", ["it ends at once", "it cannot be started"])
+def test_without_a_helper_one_process_does_it_all(monkeypatch, how):
+    steps, alone = made()
+    wanted = [steps.advance(alone, step) for step in range(len(steps))]
+    monkeypatch.setattr(word_walk, "FEW", 0)
+    monkeypatch.setattr(word_walk, "LEAST", 1)
+    monkeypatch.setattr(word_walk, "TRIAL", 3)
+    if how == "it ends at once":
+        monkeypatch.setattr("regard.training.word_processes.SERVE", "raise SystemExit(3)")
+    else:
+
+        def full(*given, **more):
+            raise BlockingIOError("no more processes")
+
+        monkeypatch.setattr(subprocess, "Popen", full)
     steps, vectors = made()
-    with closing(Helper(steps, vectors, 0)) as helper:
-        helper.process.wait(PATIENCE)
-        with pytest.raises(RegardError, match="ended with status 3"):
-            helper.ready()
+    with closing(Walk(steps, vectors, 0, len(steps), threads=2)) as walk:
+        assert (walk.helper is None) == (how == "it cannot be started")
+        if walk.helper:
+            walk.helper.process.wait(PATIENCE)
+        found = list(walk)
+    assert found == wanted
+    assert torch.equal(vectors.input, alone.input)
+
+
+def test_what_libraries_print_and_a_signal_to_all_change_nothing(monkeypatch):
+    steps, alone = made()
+    wanted = [steps.advance(alone, step) for step in range(len(steps))]
+    monkeypatch.setenv("MKL_VERBOSE", "1")
+    monkeypatch.setenv("ONEDNN_VERBOSE", "1")
+    steps, vectors = made()
+    with closing(start(steps, vectors)) as helper:
+        found = [*helper.walk(0, 3)]
+        for number in (signal.SIGTERM, signal.SIGINT):
+            helper.process.send_signal(number)
+        found += helper.walk(3, len(steps))
+        helper.leave()
+    assert helper.process.returncode == 0
+    assert found == wanted
+    assert torch.equal(vectors.input, alone.input)
 
 
 PARENT = """
