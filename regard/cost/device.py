@@ -22,7 +22,7 @@ from regard.data.tokens import cache_folder
 from regard.errors import RegardError, nearest
 from regard.storage import read_json
 
-FORMAT = 2
+FORMAT = 3
 FOLDER = resources.files("regard.cost") / "devices"
 GIB = 1 << 30
 CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
