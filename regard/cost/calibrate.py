@@ -9,6 +9,7 @@ apart.
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from itertools import product as every
@@ -30,7 +31,7 @@ from regard.cost.device import (
 from regard.cost.launching import launching
 from regard.cost.stand_in import Kind
 from regard.cost.trace import tracing
-from regard.models.linear import LARGE, onednn_is_exact, product, products_by_onednn
+from regard.models.linear import product, products_by_onednn, trained_by_onednn
 from regard.training.heap import keep_freed
 
 aten = torch.ops.aten
@@ -126,11 +127,9 @@ Product = Callable[[Tensor, Tensor], Tensor]
 
 def _trained(x: Tensor, weight: Tensor) -> Tensor:
     """A product as training has it, there and back (`models/linear.py`)."""
-    large = x.dim() == 2 and x.numel() * len(weight) >= LARGE
-    if large and x.device.type == "cpu" and x.dtype == torch.float32 and onednn_is_exact():
-        with products_by_onednn():
-            return x @ weight.mT
-    return x @ weight.mT
+    alone = x.dim() == 2  # else there are many small ones at once
+    with products_by_onednn() if alone and trained_by_onednn(x, weight) else nullcontext():
+        return x @ weight.mT
 
 
 def _products(

@@ -39,11 +39,17 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     if ONEDNN and _plain(x) and _plain(weight) and x.numel() and not _watched():
         if not torch.is_grad_enabled():
             return by_onednn(x, weight, bias)
-        if x.numel() * len(weight) >= LARGE and onednn_is_exact():
+        if trained_by_onednn(x, weight):
             return ByOneDNN.apply(x, weight, bias)  # type: ignore[no-untyped-call]
     if x.is_cuda and len(weight) % EVEN and len(weight) >= MANY <= x.numel() // x.shape[-1]:
         return _evened(x, weight, bias)
     return F.linear(x, weight, bias)
+
+
+def trained_by_onednn(x: Tensor, weight: Tensor) -> bool:
+    """Whether oneDNN makes the product of x (..., inputs) with a weight in training."""
+    large = x.numel() * len(weight) >= LARGE
+    return large and _plain(x) and _plain(weight) and onednn_is_exact()
 
 
 def by_onednn(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

@@ -135,9 +135,8 @@ class VectorSteps:
         reach = draws.integers(1, window + 1, len(kept))
         blocks = max(-(-len(kept) // cut.places), 1)
         groups = -(-blocks // cut.blocks)
-        blocks = (
-            cut.blocks if groups > 1 else blocks
-        )  # of few shapes, for which oneDNN has programs
+        if groups > 1:
+            blocks = cut.blocks  # of few shapes, for which oneDNN has programs
         words = np.zeros(groups * blocks * cut.places + 2 * window, np.int64)
         words[window : window + len(kept)] = ids[kept]
         places = (groups, blocks, cut.places)
