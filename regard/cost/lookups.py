@@ -176,7 +176,7 @@ def vectors(config: Word2VecConfig, tokens: int, kind: Kind = "cpu") -> Counted:
     layers = Layers(module.input.detach(), module.output.detach())
     columns = Halves(config.width, 1 if kind == "cuda" else 2)
     with torch.no_grad(), tracing(module, kind) as tracer:
-        for group in steps.method.groups(steps.draw(0)):
+        for group in steps.prepared(0).groups:
             tracer.phase = "forward"
             learn(layers, group, steps.loss, steps.rate(0), columns)
         memory = dict(tracer.memory.at_peak)

@@ -6,9 +6,9 @@ together (`word_groups.py`).
 """
 
 import math
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -44,7 +44,9 @@ RATES = {"skip-gram": 0.025, "cbow": 0.025}
 SHUFFLED = {"skip-gram": False, "cbow": True}
 # Whose products oneDNN makes: a step takes 25.6 ms instead of 27.7, of cbow 10.8 instead of 10.3.
 QUICK = {("skip-gram", "negative")}
-REPEATS = 16  # how often a word is expected in a group, at most; with 32, cbow blew up on 4 words
+# How often a word is expected in a group, at most: the most frequent one, and that of a place in
+# the mean of all. With 16 in the mean cbow blew up on 64 words in a fixed order, with 32 in any.
+REPEATS, MEAN_REPEATS = 32, 8
 
 
 class Learned(NamedTuple):
@@ -93,9 +95,10 @@ class VectorSteps:
         self.first_rate, self.last_rate = rate or RATES[config.method], last_rate
         self.piece = piece
         self.pieces = -(-len(tokens) // piece)
+        self.order = (-1, np.empty(0, np.int64))  # of the pieces, in the epoch read last
         self.kept = _kept(words, config.subsample)
         self.noise = Heap(words, config.power)
-        most = max(_largest(words * self.kept), _largest(words**config.power * (words > 0)))
+        most = min(_most(words * self.kept), _most(words**config.power * (words > 0)))
         self.cut = cut or _fitting(CUTS[config.method, config.loss], most)
         self.loss: Loss = LOSSES[config.loss](config, words, torch.device(device))
         self.method: Method = METHODS[config.method](config, self.cut, torch.device(device))
@@ -121,7 +124,10 @@ class VectorSteps:
         """The ids that a step reads (tokens,)."""
         epoch, turn = divmod(step, self.pieces)
         if SHUFFLED[self.config.method]:
-            turn = int(shuffled(turn, self.pieces, self.seed, epoch))
+            if self.order[0] != epoch:
+                numbers = np.arange(self.pieces)
+                self.order = (epoch, shuffled(numbers, self.pieces, self.seed, epoch))
+            turn = int(self.order[1][turn])
         start = turn * self.piece
         return self.tokens.read(start, start + self.piece)
 
@@ -147,7 +153,8 @@ class VectorSteps:
 
     def advance(self, vectors: WordVectors, step: int) -> Learned:
         """Take a step: change the vectors in place."""
-        return self._take(vectors, step, self.prepared(step))
+        with one_thread():
+            return self._take(vectors, step, self.prepared(step))
 
     def walk(self, vectors: WordVectors, first: int, last: int) -> Generator[Learned, None, None]:
         """Take all steps from `first` up to `last`; the next one is prepared on another thread."""
@@ -163,8 +170,17 @@ class VectorSteps:
         """All that a step can do without the vectors; `ids` if they have been read."""
         if not 0 <= step < len(self):
             raise RegardError(f"there are {len(self)} steps, numbered from 0; {step} is none")
+        return self.ready(self.arranged(step, ids))
+
+    def arranged(self, step: int, ids: np.ndarray | None = None) -> list[np.ndarray]:
+        """What the groups of a step are made of, and last (1,) how many predictions they are."""
         drawn = self.draw(step, ids)
-        return Ready(list(self.method.groups(drawn)), self.method.predictions(drawn))
+        return [*self.method.arranged(drawn), np.array([self.method.predictions(drawn)])]
+
+    def ready(self, arrays: Sequence[np.ndarray]) -> Ready:
+        """A step of what was arranged here or elsewhere."""
+        *parts, predictions = arrays
+        return Ready(list(self.method.groups(parts)), int(predictions[0]))
 
     def _take(self, vectors: WordVectors, step: int, ready: Ready) -> Learned:
         layers = Layers(vectors.input.data, vectors.output.data)
@@ -185,6 +201,22 @@ class VectorSteps:
         """Where products of a step are made."""
         quick = (self.config.method, self.config.loss) in QUICK
         return quick_products() if quick else nullcontext()
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Products on this thread alone: they are so small that others wait longer than they work.
+
+    On a busy machine two threads took up to ten times as long as one; see docs/measurements.md. Two
+    processes do better, `word_walk.py`. Where threads share out a row of numbers, the ends of their
+    parts have other bits besides.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _counted(config: Word2VecConfig, counts: np.ndarray) -> np.ndarray:
@@ -233,18 +265,19 @@ class Heap:
         return chosen.reshape(numbers.shape)
 
 
-def _largest(weights: np.ndarray) -> float:
-    """The share of the most frequent of all."""
-    return float(weights.max() / max(weights.sum(), 1e-300))
-
-
-def _fitting(cut: Cut, most: float) -> Cut:
-    """The cut with fewer blocks in a group where few words are very frequent.
+def _most(weights: np.ndarray) -> float:
+    """How many words may be together where they are drawn by their weights (vocabulary,).
 
     A word's changes in a group are added up though each was made for the vectors before it; too
     many of them overshoot, and the numbers grow without end.
     """
-    return replace(cut, blocks=max(1, min(cut.blocks, int(REPEATS / (most * cut.places)))))
+    shares = weights / max(weights.sum(), 1e-300)
+    return min(REPEATS / shares.max(), MEAN_REPEATS / (shares**2).sum())
+
+
+def _fitting(cut: Cut, most: float) -> Cut:
+    """The cut with fewer blocks in a group, where few words are very frequent."""
+    return replace(cut, blocks=max(1, min(cut.blocks, int(most / cut.places))))
 
 
 def _neighbours(sequence: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

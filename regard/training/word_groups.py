@@ -66,11 +66,18 @@ def products(hidden: Tensor, rows: Tensor, room: Tensor | None = None) -> Tensor
     return torch.bmm(hidden, rows.mT, out=room)
 
 
-def pulled(pull: Tensor, hidden: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-    """How both change where each place and target pull at each other (blocks, places, targets)."""
+def pulled(
+    pull: Tensor, hidden: Tensor, rows: Tensor, change: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """How both change where each place and target pull at each other (blocks, places, targets).
+
+    If there is a change of the hidden vectors already, theirs is added to it, in place.
+    """
     if hidden.shape[1] == rows.shape[1] == 1:
-        return pull * rows, pull * hidden
-    return torch.bmm(pull, rows), torch.bmm(pull.mT, hidden)
+        mine = pull * rows if change is None else change.view_as(hidden).addcmul_(pull, rows)
+        return mine, pull * hidden
+    mine = torch.bmm(pull, rows)
+    return mine if change is None else change.view_as(hidden).add_(mine), torch.bmm(pull.mT, hidden)
 
 
 class Columns(Protocol):
@@ -168,18 +175,17 @@ def learn(
         layers.output.index_select(0, rows.flatten()).view(*rows.shape, -1) for rows in targets.rows
     ]
     scores = columns.scores(blocked, compared)
-    pull = torch.addcmul(targets.right, targets.weights, torch.sigmoid(scores), value=-1)
-    total: Tensor | None = None
+    pull = torch.addcmul(targets.right, targets.weights, torch.sigmoid(scores), value=-1).mul_(rate)
+    change: Tensor | None = None
     place = 0
     for rows, some, others in zip(targets.rows, blocked, compared, strict=True):
         shape = (len(rows), some.shape[1], rows.shape[1])
-        numbers = pull.narrow(0, place, math.prod(shape)).view(shape).mul_(rate)
-        change, moved = pulled(numbers, some, others)
-        total = change.view_as(hidden) if total is None else total.add_(change.view_as(hidden))
+        numbers = pull.narrow(0, place, math.prod(shape)).view(shape)
+        change, moved = pulled(numbers, some, others, change)
         add(layers.output, rows, moved)
         place += numbers.numel()
-    assert total is not None
-    group.write(layers.input, total)
+    assert change is not None
+    group.write(layers.input, change.view_as(hidden))
     return [_loss(*(each[mine] for each in (scores, *targets[1:]))) for mine in columns.mine(place)]
 
 

@@ -6,8 +6,8 @@ all there is, and a run that goes on does what it would have done.
 
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
@@ -25,7 +25,7 @@ from regard.training.job import Job, Outcome
 from regard.training.log import LOG
 from regard.training.meter import memory
 from regard.training.saving import Checkpoints
-from regard.training.vectors import VectorSteps
+from regard.training.vectors import VectorSteps, one_thread
 from regard.training.word_walk import Walk
 
 STRETCH = 1 << 22  # tokens that are counted at once
@@ -75,7 +75,7 @@ class WordLoop:
         if self.job.device.type == "cpu":
             keep_freed()
         try:
-            with self.job.stop.noted(), _one_thread():
+            with self.job.stop.noted(), one_thread():
                 reason = self._train()
                 if reason == "interrupted" and self.done and self.done not in self._saved:
                     self._save(regular=False)
@@ -176,21 +176,6 @@ class WordLoop:
     def _tell(self, event: str, **values: Any) -> None:
         now = round(time.perf_counter() - self.begin, 3)
         self.job.sink.write({"event": event, "step": self.done, "time": now, **values})
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Products on this thread alone: they are so small that others wait longer than they work.
-
-    On a busy machine two threads took up to ten times as long as one; see docs/measurements.md. Two
-    processes do better, `word_walk.py`.
-    """
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def counted(tokens: Ids, vocabulary: int) -> np.ndarray:

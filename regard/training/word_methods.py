@@ -1,7 +1,6 @@
 """The input layer of word vectors (M2): what the two methods read and predict, group by group."""
 
-from collections.abc import Iterator
-from itertools import pairwise
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -14,14 +13,18 @@ from regard.training.word_groups import Cut, Drawn, Group, Targets, add
 
 
 class Method(Protocol):
-    """Makes groups of what was drawn."""
+    """Makes groups of what was drawn, by way of a few arrays that another process may have made."""
 
     @property
     def turns(self) -> int:
         """In how many turns the places of a group learn."""
         ...
 
-    def groups(self, drawn: Drawn) -> Iterator[Group]: ...
+    def arranged(self, drawn: Drawn) -> list[np.ndarray]:
+        """All that the groups of a step are made of."""
+        ...
+
+    def groups(self, arrays: Sequence[np.ndarray]) -> Iterator[Group]: ...
 
     def predictions(self, drawn: Drawn) -> int: ...
 
@@ -89,35 +92,40 @@ class SkipGram:
         wide = torch.nn.functional.pad(near, (0, shared))
         return Window(wide.to(self.device), torch.cat((near, drawn), 1).to(self.device))
 
-    def groups(self, drawn: Drawn) -> Iterator[Pairs]:
-        words, size = drawn.words, drawn.left.size
-        places = drawn.left.shape
-        centres = self._there(words[self.window :][:size].reshape(places))
-        halves = (
-            self._half(drawn.left, words, drawn.noise[:, 0]),
-            self._half(drawn.right, words[self.window :], drawn.noise[:, 1]),
-        )
-        for group in range(len(centres)):
-            for window, half in zip((self.before, self.behind), halves, strict=True):
-                rows, at, same = (each[group] for each in half)
-                yield Pairs(centres[group], rows, self.around, window, at, same, self.share)
+    def arranged(self, drawn: Drawn) -> list[np.ndarray]:
+        words, places = drawn.words, drawn.left.shape
+        centres = words[self.window :][: drawn.left.size].reshape(places)
+        before = self._half(drawn.left, words, drawn.noise[:, 0])
+        behind = self._half(drawn.right, words[self.window :], drawn.noise[:, 1])
+        return [centres, *before, *behind]
 
-    def _half(
-        self, reach: np.ndarray, words: np.ndarray, noise: np.ndarray
-    ) -> tuple[Tensor, Tensor, list[Tensor]]:
-        """Rows (groups, blocks, around + shared), where in a window, and hits, of each group."""
+    def _half(self, reach: np.ndarray, words: np.ndarray, noise: np.ndarray) -> "Half":
         groups, blocks, places = reach.shape
         contexts = sliding_window_view(words, self.around)[::places][: groups * blocks]
         contexts = contexts.reshape(groups, blocks, -1)
-        rows = self._there(np.concatenate((contexts, noise), 2))
-        at = self._there((reach * places + np.arange(places)).reshape(groups, -1))
-        return rows, at, [self._there(each) for each in _hits(contexts, noise)]
+        at = (reach * places + np.arange(places)).reshape(groups, -1)
+        return Half(np.concatenate((contexts, noise), 2), at, *_hits(contexts, noise))
 
-    def _there(self, array: np.ndarray) -> Tensor:
-        return torch.from_numpy(array).to(self.device)
+    def groups(self, arrays: Sequence[np.ndarray]) -> Iterator[Pairs]:
+        centres, *halves = (torch.from_numpy(each).to(self.device) for each in arrays)
+        both = (self.before, halves[:4], arrays[4]), (self.behind, halves[4:], arrays[8])
+        for group in range(len(centres)):
+            for window, (rows, at, same, _), ends in both:
+                hits = same[:, ends[group] : ends[group + 1]]
+                parts = rows[group], self.around, window, at[group], hits, self.share
+                yield Pairs(centres[group], *parts)
 
     def predictions(self, drawn: Drawn) -> int:
         return int(drawn.left.sum() + drawn.right.sum())
+
+
+class Half(NamedTuple):
+    """Half of the windows of all groups of skip-gram."""
+
+    rows: np.ndarray  # (groups, blocks, around + shared) words to be compared with
+    at: np.ndarray  # (groups, blocks · places) rows of a `Window`
+    same: np.ndarray  # (3, hits) where a drawn word is a context: block, context, drawn word
+    ends: np.ndarray  # (groups + 1,) which of these are whose: from each up to the next
 
 
 class Bags(NamedTuple):
@@ -163,74 +171,103 @@ class BagOfWords:
         back = (offset < 0) & (offset >= -reach[:, None])
         on = (offset > 0) & (offset <= reach[:, None])
         self.masks = (back[:, None] | on).reshape(-1, len(offset))  # (left · right, offsets)
+        self.tables = Tables(np.empty(0, np.int64), np.empty(0, np.int64))
 
-    def groups(self, drawn: Drawn) -> Iterator[Bags]:
+    def arranged(self, drawn: Drawn) -> list[np.ndarray]:
         window, (groups, blocks, places) = self.window, drawn.left.shape
-        size, offsets = blocks * places, np.arange(2 * window + 1)
-        near = self.masks[drawn.left * (window + 1) + drawn.right].reshape(groups, size, -1)
+        size, wide = blocks * places, 2 * window
+        near = self.masks.take((drawn.left * (window + 1) + drawn.right).ravel(), 0)
         # In whose window is a word? Place p has p + o in its own, in column o: those of one word
         # are on a slant through `near`, which is a view with other strides.
-        wide = np.zeros((groups, size + 4 * window, len(offsets)), bool)
-        wide[:, 2 * window : -2 * window] = near
-        group, row, column = wide.strides
-        shape = (groups, size + 2 * window, len(offsets))
-        seen = as_strided(wide[:, 2 * window :], shape, (group, row, column - row))
+        padded = np.zeros((groups, size + 2 * wide, wide + 1), bool)
+        padded[:, wide:-wide] = near.reshape(groups, size, -1)
+        group, row, column = padded.strides
+        shape, strides = (groups, size + wide, wide + 1), (group, row, column - row)
+        seen = np.ascontiguousarray(as_strided(padded[:, wide:], shape, strides))
+        tables = self._tables(groups, size)
+        words = drawn.words.take(tables.words.take(np.flatnonzero(near)))
+        sources = tables.sources.take(np.flatnonzero(seen))
+        counts = drawn.left + drawn.right
+        times = np.einsum("grc->gr", seen.view(np.int8), dtype=np.int64)  # windows it is in
         centres = drawn.words[window:-window].reshape(groups, blocks, places)
-        counts = (drawn.left + drawn.right).astype(np.float32)
-        parts = zip(
+        return [
             drawn.noise[:, 0],
             centres,
-            counts,
+            counts.astype(np.float32),
             *self._compared(centres, counts > 0, drawn.noise[:, 0]),
-            _bags(near, drawn.words.take(np.arange(groups * size)[:, None] + offsets)),
-            sliding_window_view(drawn.words, shape[1])[::size].copy(),
-            _bags(seen, np.broadcast_to(np.arange(shape[1])[:, None] - offsets, shape)),
-            strict=True,
-        )
-        for *simple, read, around, written in parts:
-            arrays = (*simple, *read, around, *written)
-            yield Bags(*(torch.from_numpy(each).to(self.device) for each in arrays))
+            *_bags(words, counts.reshape(groups, size)),
+            sliding_window_view(drawn.words, size + wide)[::size].copy(),
+            *_bags(sources, times),
+        ]
+
+    def _tables(self, groups: int, size: int) -> "Tables":
+        """Those for so many groups of so many places; they are kept for the next step."""
+        around, offsets = size + 2 * self.window, np.arange(2 * self.window + 1)
+        if len(self.tables.sources) != groups * around * len(offsets):
+            words = np.arange(groups * size)[:, None] + offsets
+            sources = np.arange(around)[:, None] - offsets
+            self.tables = Tables(words.ravel(), np.tile(sources.ravel(), groups))
+        return self.tables
 
     def _compared(
         self, centres: np.ndarray, valid: np.ndarray, noise: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         """Weights of drawn words and of those in the middle, and what is right; of each group."""
-        groups, drawn = len(centres), valid[..., None] & (centres[..., None] != noise[:, :, None])
-        many = drawn[0].size
-        weights = np.empty((groups, many + valid[0].size), np.float32)
-        np.multiply(drawn.reshape(groups, -1), np.float32(self.share), out=weights[:, :many])
-        weights[:, many:] = valid.reshape(groups, -1)
-        right = weights.copy()
-        right[:, :many] = 0
+        (groups, blocks, places), shared = centres.shape, noise.shape[2]
+        many = blocks * places * shared
+        right = np.zeros((groups, many + blocks * places), np.float32)
+        right[:, many:] = valid.reshape(groups, -1)
+        weights = right.copy()
+        weights[:, :many] = self.share
+        left, drawn = centres.astype(np.int32), noise.astype(np.int32)
+        hits = np.flatnonzero(left[..., None] == drawn[:, :, None])
+        weights[hits // max(many, 1), hits % max(many, 1)] = 0
+        group, place = np.nonzero(~valid.reshape(groups, -1))
+        weights[group[:, None], place[:, None] * shared + np.arange(shared)] = 0
         return weights, right
+
+    def groups(self, arrays: Sequence[np.ndarray]) -> Iterator[Bags]:
+        there = [torch.from_numpy(each).to(self.device) for each in arrays]
+        compared, (words, starts, _, around, sources, firsts, _) = there[:5], there[5:]
+        ends, lasts = arrays[7], arrays[11]
+        for group in range(len(starts)):
+            noise, centres, counts, weights, right = (each[group] for each in compared)
+            read = words[ends[group] : ends[group + 1]], starts[group]
+            written = sources[lasts[group] : lasts[group + 1]], firsts[group]
+            yield Bags(noise, centres, counts, weights, right, *read, around[group], *written)
 
     def predictions(self, drawn: Drawn) -> int:
         return int(np.count_nonzero(drawn.left + drawn.right))
 
 
-def _bags(mask: np.ndarray, values: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """For each group the values where the mask (groups, rows, columns) holds, row after row.
+class Tables(NamedTuple):
+    """What is wanted where a mask holds: for places, and for the words around, by offsets."""
 
-    And where each row's begin.
+    words: np.ndarray  # (groups · places · offsets,) which word of the text that is
+    sources: np.ndarray  # (groups · around · offsets,) which place of the group
+
+
+def _bags(values: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Values of bags that hold so many each, counts (groups, bags).
+
+    And where each begins among those of its group, and where those of the groups end (groups + 1,).
     """
-    mask = np.ascontiguousarray(mask)
-    chosen = values.ravel().take(np.flatnonzero(mask))
-    counts = np.einsum("grc->gr", mask.view(np.int8), dtype=np.int64)
-    ends = np.cumsum(counts).reshape(counts.shape)
-    for starts, last in zip(ends - counts, ends[:, -1], strict=True):
-        yield chosen[starts[0] : last], starts - starts[0]
+    firsts = (np.cumsum(counts) - counts.ravel()).reshape(counts.shape)
+    return values, firsts - firsts[:, :1], np.append(firsts[:, 0], len(values))
 
 
-def _hits(contexts: np.ndarray, noise: np.ndarray) -> Iterator[np.ndarray]:
-    """For each group (3, hits): the block, the context and the drawn word where those are equal."""
+def _hits(contexts: np.ndarray, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Where contexts and drawn words are equal (3, hits): the block, the context, the drawn word.
+
+    And which of them are whose (groups + 1,): those of a group from its end up to the next.
+    """
     (groups, blocks, around), shared = contexts.shape, noise.shape[2]
     left, right = (torch.from_numpy(each.astype(np.int32)) for each in (contexts, noise))
     found = np.flatnonzero((left[..., None] == right[:, :, None]).numpy())
     size = blocks * around * shared
     ends = np.searchsorted(found, np.arange(groups + 1) * size)
     hits = np.stack(np.unravel_index(found % size if size else found, (blocks, around, shared)))
-    for first, last in pairwise(ends):
-        yield hits[:, first:last]
+    return hits, ends
 
 
 # Larger groups are faster and learn less: of 64 blocks of 32 places, skip-gram's vectors blew up.

@@ -39,6 +39,8 @@ from regard.training.word_groups import Cut, Layers, halves, products
 
 PATIENCE = 200  # looks for a byte before sleeping, about 1 µs each
 ALIGNED = 64  # bytes
+SHELF = 4  # times what the first step takes, for each of two
+DTYPES = ("int64", "float32")
 
 # `import regard` would bring the whole house. So a process begins with an empty package of that
 # name, in which modules are found as ever.
@@ -102,6 +104,8 @@ class Half:
         self, steps: VectorSteps, arrays: Mapping[str, Tensor], number: int, line: Line
     ) -> None:
         self.steps, self.arrays, self.number, self.line = steps, arrays, number, line
+        memory, labels = (arrays[name].numpy() for name in ("shelves", "labels"))
+        self.shelves = [Shelf(*each) for each in zip(memory, labels, strict=True)]
         self.turn = 0
 
     def scores(self, hidden: Sequence[Tensor], rows: Sequence[Tensor]) -> Tensor:
@@ -120,16 +124,35 @@ class Half:
         """The loss is shared out too."""
         return [halves(numbers)[self.number]]
 
-    def hand(self, step: int) -> None:
-        """Let the other have the ids of a step."""
-        ids = self.steps.read(step)
-        self.arrays["ids"][step % 2, : len(ids)] = torch.from_numpy(ids)
-        self.arrays["lengths"][step % 2] = len(ids)
+    def hand(self, step: int, last: int) -> None:
+        """Let the other have the ids of two steps from this one on, if they are before the last."""
+        for each in range(step, min(step + 2, last)):
+            ids = self.steps.read(each)
+            self.arrays["ids"][each % 4, : len(ids)] = torch.from_numpy(ids)
+            self.arrays["lengths"][each % 4] = len(ids)
 
-    def take(self, layers: Layers, step: int) -> Learned:
-        """A step; what it tells is right in the first process only."""
-        length = int(self.arrays["lengths"][step % 2])
-        ready = self.steps.prepared(step, self.arrays["ids"][step % 2, :length].numpy())
+    def walk(self, layers: Layers, first: int, last: int) -> Generator[Learned, None, None]:
+        """The steps; what they tell is right in the first process only.
+
+        Of two steps, the one is arranged by the first process while the second arranges the other.
+        """
+        for pair in range(first, last, 2):
+            if not self.number:
+                self.hand(pair + 2, last)
+            number = pair + self.number
+            mine = self._arranged(number) if number < last else []
+            self.shelves[self.number].put(mine)
+            self.line.meet()
+            for step in range(pair, min(pair + 2, last)):
+                arrays = mine if step == number else self.shelves[1 - self.number].get()
+                yield self._take(layers, step, arrays or self._arranged(step))
+
+    def _arranged(self, step: int) -> list[np.ndarray]:
+        length = int(self.arrays["lengths"][step % 4])
+        return self.steps.arranged(step, self.arrays["ids"][step % 4, :length].numpy())
+
+    def _take(self, layers: Layers, step: int, arrays: Sequence[np.ndarray]) -> Learned:
+        ready = self.steps.ready(arrays)
         losses = torch.stack(self.steps.taken(layers, step, ready, self))  # (groups,)
         theirs = self.arrays["losses"][: len(losses)]
         if self.number:
@@ -138,24 +161,64 @@ class Half:
         return told(torch.stack((losses, theirs), 1), ready.predictions)
 
 
+class Shelf:
+    """Where a process lays the arrays of a step for the other; too many for it are left out."""
+
+    def __init__(self, memory: np.ndarray, labels: np.ndarray) -> None:
+        """memory (bytes,); labels (arrays, 6): which dtype, how many axes, their lengths."""
+        self.memory, self.labels = memory, labels
+
+    def put(self, arrays: Sequence[np.ndarray]) -> None:
+        """In place of what was there."""
+        self.labels[:] = -1
+        if sum(_room(each.nbytes) for each in arrays) > len(self.memory):
+            return
+        place = 0
+        for label, each in zip(self.labels, arrays, strict=False):
+            there = self.memory[place : place + each.nbytes].view(each.dtype)
+            np.copyto(there.reshape(each.shape), each)
+            label[: each.ndim + 2] = DTYPES.index(each.dtype.name), each.ndim, *each.shape
+            place += _room(each.nbytes)
+
+    def get(self) -> list[np.ndarray]:
+        """What is there, not copied; nothing if it was too much."""
+        found: list[np.ndarray] = []
+        place = 0
+        for dtype, axes, *lengths in self.labels.tolist():
+            if dtype < 0:
+                break
+            kind, shape = np.dtype(DTYPES[dtype]), lengths[:axes]
+            size = math.prod(shape) * kind.itemsize
+            found.append(self.memory[place : place + size].view(kind).reshape(shape))
+            place += _room(size)
+        return found
+
+
+def _room(size: int) -> int:
+    """Bytes for so many, up to where the next may begin."""
+    return -(-size // ALIGNED) * ALIGNED
+
+
 # What both have in common.
 
 
 def _planned(steps: VectorSteps, step: int) -> dict[str, Any]:
     """The arrays in common memory; the first group of a step shows how many scores there are."""
-    drawn = steps.draw(step)
-    scores = steps.loss.targets(next(iter(steps.method.groups(drawn)))).weights.numel()
+    arranged, blocks = steps.arranged(step), steps.draw(step).left.shape[1]
+    scores = steps.loss.targets(steps.ready(arranged).groups[0]).weights.numel()
     config, cut = steps.config, steps.cut
     rows = config.vocabulary - (config.loss == "hierarchical")
     groups = -(-steps.piece // cut.places)  # if each had one block only
     return {
         "input": ("float32", [config.vocabulary, config.width - config.width // 2]),
         "output": ("float32", [rows, config.width - config.width // 2]),
-        "scores": ("float32", [2, 2, scores // drawn.left.shape[1] * cut.blocks]),
+        "scores": ("float32", [2, 2, scores // blocks * cut.blocks]),
         "losses": ("float32", [steps.method.turns * groups]),
         "counts": ("float64", [config.vocabulary]),
-        "ids": ("int64", [2, steps.piece]),
-        "lengths": ("int64", [2]),
+        "ids": ("int64", [4, steps.piece]),
+        "lengths": ("int64", [4]),
+        "shelves": ("uint8", [2, int(SHELF * sum(_room(each.nbytes) for each in arranged))]),
+        "labels": ("int64", [2, len(arranged), 6]),
         "steps": ("int64", [2]),  # from the one, up to the other
     }
 
@@ -168,7 +231,7 @@ def _arrays(memory: mmap.mmap | None, plan: Plan) -> tuple[dict[str, Tensor], in
         if memory is not None:
             array = np.frombuffer(memory, dtype, count, place).reshape(shape)
             found[name] = torch.from_numpy(array)
-        place += -(-count * np.dtype(dtype).itemsize // ALIGNED) * ALIGNED
+        place += _room(count * np.dtype(dtype).itemsize)
     return found, place
 
 
@@ -216,13 +279,10 @@ class Helper:
         try:
             self._split()
             self.arrays["steps"].copy_(torch.tensor([first, last]))
-            self.half.hand(first)
+            self.half.hand(first, last)
             self.half.line.say()
-            for step in range(first, last):
-                if step + 1 < last:
-                    self.half.hand(step + 1)
-                assert self.layers is not None
-                yield self.half.take(self.layers, step)
+            assert self.layers is not None
+            yield from self.half.walk(self.layers, first, last)
         except EndedError:
             raise self._ended() from None
 
@@ -337,5 +397,5 @@ def serve() -> None:
         half.line.say()
         while True:
             half.line.wait()
-            for step in range(*arrays["steps"].tolist()):
-                half.take(layers, step)
+            for _ in half.walk(layers, *arrays["steps"].tolist()):
+                pass

@@ -136,7 +136,7 @@ def test_a_step_is_that_of_word2vec(method, loss, window):
 def test_changes_are_the_gradient():
     config = Word2VecConfig(30, width=5, subsample=0, negatives=3)
     steps = steps_of(config, random_text(30, 300), cut=Cut(16, 4, 99))
-    group, _ = steps.method.groups(steps.draw(0))
+    group, _ = steps.prepared(0).groups
     before, after = (started(config, torch.float64) for _ in range(2))
     with torch.no_grad():
         layers = Layers(after.input.data, after.output.data)
@@ -198,7 +198,7 @@ def test_drawn_words_weigh_what_their_own_draws_would(method):
     shares = counts**0.75 / (counts**0.75).sum()
     found, wanted = np.zeros(4), np.zeros(4)
     for step in range(len(steps)):
-        for group in steps.method.groups(steps.draw(step)):
+        for group in steps.prepared(step).groups:
             kinds, weights, right = steps.loss.targets(group)
             places = group.centres.numel()
             shapes = [(len(rows), places // len(rows), rows.shape[1]) for rows in kinds]
@@ -254,6 +254,21 @@ def test_any_number_of_threads_gives_the_same_bits(method, loss, threads):
         assert torch.equal(one[0], found[0][0])
         assert torch.equal(one[1], found[0][1])
         assert one[2] == found[0][2]
+
+
+@pytest.mark.parametrize("method", ["skip-gram", "cbow"])
+@pytest.mark.parametrize("words", [16, 64])
+def test_few_words_in_a_fixed_order_do_not_blow_up(method, words):
+    """What follows is certain, so scores grow, and each word is in a group many times."""
+    text = Text(WORDS + np.arange(60_000) % words)
+    config = Word2VecConfig(WORDS + words, width=50, method=method, subsample=0)
+    steps = steps_of(config, text, epochs=5)
+    torch.manual_seed(0)
+    vectors = WordVectors(config)
+    losses = [steps.advance(vectors, step) for step in range(len(steps))]
+    first, last = (each.loss / each.predictions for each in (losses[0], losses[-1]))
+    assert last < first
+    assert vectors.input.abs().max() < 30
 
 
 def test_any_step_can_be_taken_again():

@@ -15,9 +15,9 @@ import torch
 from regard.errors import RegardError
 from regard.models.word2vec import Word2VecConfig, WordVectors
 from regard.text.specials import BOS, EOS, SPECIALS
-from regard.training import word_walk
+from regard.training import word_processes, word_walk
 from regard.training.vectors import Cut, VectorSteps
-from regard.training.word_processes import Helper
+from regard.training.word_processes import Helper, Shelf
 from regard.training.word_walk import Walk, halves_are_alike
 
 WORDS = 600
@@ -90,6 +90,30 @@ def test_two_processes_give_the_bits_of_one(method, loss, width, cut):
     assert torch.equal(both.input, alone.input)
     assert torch.equal(both.output, alone.output)
     assert not torch.equal(both.input, middle)
+
+
+def test_a_step_too_large_for_the_shelf_is_arranged_by_both(monkeypatch):
+    monkeypatch.setattr(word_processes, "SHELF", 0.9)  # of what the first step takes
+    steps, alone = made("cbow", cut=Cut(32, 16, 20))
+    wanted = [steps.advance(alone, step) for step in range(len(steps))]
+    steps, both = made("cbow", cut=Cut(32, 16, 20))
+    with closing(start(steps, both)) as helper:
+        assert list(helper.walk(0, len(steps))) == wanted
+        helper.leave()
+    assert torch.equal(both.input, alone.input)
+
+
+def test_a_shelf_gives_what_was_put_there():
+    shelf = Shelf(np.zeros(1024, np.uint8), np.zeros((3, 6), np.int64))
+    arrays = [np.arange(24).reshape(2, 3, 4), np.float32([1.5]), np.zeros((0, 7), np.int64)]
+    shelf.put(arrays)
+    for found, wanted in zip(shelf.get(), arrays, strict=True):
+        assert found.dtype == wanted.dtype
+        assert np.array_equal(found, wanted)
+    shelf.put(arrays[:1])
+    assert len(shelf.get()) == 1
+    shelf.put([np.zeros(129, np.int64)])  # 1,032 bytes
+    assert shelf.get() == []
 
 
 @pytest.mark.parametrize("faster", [True, False])
