@@ -219,15 +219,17 @@ def _all_attention(clock: Clock, kinds: Mapping[str, torch.dtype], back: bool) -
     return found | causal
 
 
-def _recurrence(clock: Clock, kind: torch.dtype, back: bool) -> Grid:
-    """Rates of an LSTM layer as wide as what it reads."""
+def _recurrence(clock: Clock, kind: torch.dtype, variant: str = "") -> Grid:
+    """Rates of an LSTM layer as wide as what it reads: there, `back`, or there to `write`."""
+    back = variant == "back"
 
     def rate(steps: int, rows: int, hidden: int) -> float:
         layer = nn.LSTM(hidden, hidden, batch_first=True, device=clock.device, dtype=kind)
         x = torch.randn(rows, steps, hidden, device=clock.device, dtype=kind, requires_grad=True)
         inputs = [x, *layer.parameters()]
-        call = _there_and_back(lambda: layer(x)[0], inputs, back)
-        return work(steps, rows, hidden) / clock.seconds(call)
+        with torch.set_grad_enabled(variant != "write"):
+            call = _there_and_back(lambda: layer(x)[0], inputs, back)
+            return work(steps, rows, hidden) / clock.seconds(call)
 
     def work(steps: int, rows: int, hidden: int) -> float:
         return (2.0 if back else 1.0) * 2 * steps * rows * 8 * hidden * hidden
@@ -237,9 +239,11 @@ def _recurrence(clock: Clock, kind: torch.dtype, back: bool) -> Grid:
 
 def _all_recurrence(clock: Clock, kinds: Mapping[str, torch.dtype]) -> dict[str, Grid]:
     names = kinds if clock.device.type == "cuda" else {"float32": torch.float32}
-    found = {name: _recurrence(clock, kind, False) for name, kind in names.items()}
-    back = {f"{name}/back": _recurrence(clock, kind, True) for name, kind in names.items()}
-    return found | back
+    return {
+        f"{name}/{variant}".strip("/"): _recurrence(clock, kind, variant)
+        for name, kind in names.items()
+        for variant in ("", "back", "write")
+    }
 
 
 WIDTH = 512  # of rows that are normalised, looked up and so on

@@ -19,6 +19,7 @@ from regard.cost.trace import Record
 
 How = Literal["train", "write"]
 NEAR = 1 / 16  # of the largest cache: what the caches of cores hold beside it
+GRAIN = 1 << 15  # numbers from which torch shares an operation out to all threads of a CPU
 Bound = Literal["arithmetic", "memory traffic", "launching"]
 
 
@@ -81,7 +82,7 @@ def _arithmetic(record: Record, device: Device, how: How, distance: float) -> fl
         causal = "causal" if work < 0.75 * each * times * queries * width * keys else ""
         return work / _of(table, kind, causal).at(queries, width, keys)
     if len(record.shape) == 5:
-        return _recurrence(record, device, kind)
+        return _recurrence(record, device, kind, how)
     if len(record.shape) != 4:
         return work / _of(device.products, kind).best
     times, rows, inner, columns = record.shape
@@ -105,11 +106,11 @@ def away(distance: float, cache: int) -> float:
     return math.log(distance / near) / math.log(far / near)
 
 
-def _recurrence(record: Record, device: Device, kind: str) -> float:
+def _recurrence(record: Record, device: Device, kind: str, how: How) -> float:
     steps, rows, hidden, gates, width = record.shape
-    back = "back" if record.name.endswith("_backward") else ""
+    variant = "write" if how == "write" else "back" if record.name.endswith("_backward") else ""
     if device.recurrence:
-        return record.executed / _of(device.recurrence, kind, back).at(steps, rows, hidden)
+        return record.executed / _of(device.recurrence, kind, variant).at(steps, rows, hidden)
     grid = _of(device.products, kind)  # Wx of all positions, then Uh step by step
     inputs = record.executed * width / (width + hidden)
     whole = inputs / grid.at(rows * steps, width, gates)
@@ -142,9 +143,21 @@ def host_seconds(records: Sequence[Record], launch: Mapping[str, float], how: Ho
 
 
 def host_counts(record: Record) -> dict[str, int]:
-    """What the host has to do for an operation."""
-    tensors = len(record.reads) + len(record.writes)
-    return {"call": record.calls, "module": record.modules, "tensor": tensors}
+    """What the host has to do for an operation; `shared` if it is one for all threads of a CPU.
+
+    And the bytes that it then moves: some of them another core has changed last. Products and
+    attention are no such: how they are shared out is in their rates.
+    """
+    places = (*record.reads, *record.writes)
+    numbers = max((place.bytes for place in places), default=0) // record.dtype.itemsize
+    shared = not record.executed and numbers >= GRAIN
+    return {
+        "call": record.calls,
+        "module": record.modules,
+        "tensor": len(places),
+        "shared": int(shared),
+        "byte": record.read + record.written if shared else 0,
+    }
 
 
 def step_seconds(counted: Counted, device: Device, parts: int = 1) -> float:

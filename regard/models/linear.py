@@ -14,7 +14,6 @@ from regard.models.switches import Switch
 
 # Multiplications from which our own way back pays; of half as many it costs a sixth.
 LARGE = 1 << 21
-# multiplications from which our own way back pays; of half as many it costs a sixth
 
 
 def _onednn() -> bool:

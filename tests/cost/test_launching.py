@@ -1,13 +1,15 @@
 """The host's time, shared out among what it does."""
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 
 from regard.cost import jobs
-from regard.cost.jobs import Shape
-from regard.cost.launching import CAUSES, Sample, fitted, small_models
+from regard.cost.launching import CAUSES, Sample, fitted, models
 from regard.cost.predict import host_counts
+from regard.cost.trace import tracing
 
 COUNTS = [{"call": 60, "module": 20}, {"call": 200, "module": 61}, {"call": 50, "module": 18}]
 seconds = st.floats(1e-6, 1e-4)
@@ -37,19 +39,26 @@ def test_a_model_whose_host_does_next_to_nothing_decides_nothing():
     assert found["call"] == pytest.approx(1e-5, rel=1e-3)
 
 
-def test_small_models_do_different_shares_of_each_thing():
+def test_models_do_different_shares_of_each_thing():
     """Else nobody could tell what takes the time."""
     for phase, causes in CAUSES.items():
-        if len(causes) == 1:
-            continue
-        shares = set()
-        for config in small_models():
+        shares: list[set[float]] = [set() for _ in causes[1:]]
+        for config, shape in models():
             job = jobs.step if phase == "write" else jobs.train_step
             counts = [
                 host_counts(record)
-                for record in job(config, Shape(1, 4)).records
+                for record in job(config, shape).records
                 if phase in ("write", record.phase)
             ]
-            first, second = (sum(c[cause] for c in counts) for cause in causes)
-            shares.add(round(second / first, 2))
-        assert len(shares) >= 4
+            first, *others = (sum(c[cause] for c in counts) for cause in causes)
+            for found, other in zip(shares, others, strict=True):
+                found.add(round(other / first, 2))
+        assert all(len(found) >= 4 for found in shares)
+
+
+def test_what_threads_share_is_counted_apart():
+    """From 32,768 numbers on, but not products."""
+    with torch.no_grad(), tracing(nn.Module()) as tracer:
+        few, many = (torch.ones(n, 128, device="meta") for n in (255, 256))
+        _ = few + few, many + many, many @ many.mT
+    assert [host_counts(record)["shared"] for record in tracer.records[-3:]] == [0, 1, 0]
