@@ -20,6 +20,7 @@ from regard.errors import Problems, RegardError, nearest
 
 Method = Literal["skip-gram", "cbow"]
 Loss = Literal["negative", "hierarchical"]
+NOTHING = 1e-6  # of all second moments of a layer
 # Beyond these a number is a mistake.
 LARGEST = {"vocabulary": 2**26, "width": 2**16, "window": 1000, "negatives": 1000}
 
@@ -92,6 +93,8 @@ class WordVectors(nn.Module):
         take the first layer for skip-gram but the second for continuous bag of words, where it is
         the one that each word is predicted with: that is `layer="output"`. With the hierarchical
         loss the second layer belongs to the nodes of a tree, and words have none.
+
+        Both layers are balanced (`balance`), which no prediction depends on.
         """
         if layer not in ("input", "output"):
             raise RegardError(f"there is no layer {layer!r}; {nearest(layer, ('input', 'output'))}")
@@ -100,7 +103,41 @@ class WordVectors(nn.Module):
                 "with the hierarchical loss the output layer has no vectors of words; "
                 "take the input layer, or train with the loss 'negative'"
             )
-        return (self.input if layer == "input" else self.output).detach()
+        first, second = self.input.detach(), self.output.detach()
+        change = balance(first, second)
+        if layer == "input":
+            return first @ change.to(first.dtype)
+        return second @ torch.linalg.inv(change).to(second.dtype)
+
+
+def balance(first: Tensor, second: Tensor) -> Tensor:
+    """A symmetric A (width, width) in float64, so that first A and second A⁻¹ have equal moments.
+
+    first and second (rows, width) are two linear layers. All that they predict are products of a
+    row of the one with a row of the other, which A leaves as they are. So the text does not say how
+    a product is to be shared out, and steps of learning say it by their sizes: where a drawn word
+    takes one step for many places, its layer grows, mostly along what all words have in common. Had
+    the steps been infinitely small, the moments FᵀF and SᵀS would have stayed equal (but for where
+    they began); that is what is chosen here.
+    """
+    moments = [(layer.mT @ layer).double() for layer in (first, second)]
+    sizes = [moment.diagonal().sum() for moment in moments]
+    if not all(size > 0 for size in sizes):  # one of them has learnt nothing yet
+        return torch.eye(first.shape[1]).to(moments[0])
+    # Where there is nothing, a little of every direction.
+    f, s = (
+        moment + torch.eye(len(moment)).to(moment) * (size * NOTHING)
+        for moment, size in zip(moments, sizes, strict=True)
+    )
+    root, inverse = _power(f, 0.5), _power(f, -0.5)
+    squared = inverse @ _power(root @ s @ root, 0.5) @ inverse  # A² F A² = S
+    return _power(squared, 0.5)
+
+
+def _power(matrix: Tensor, power: float) -> Tensor:
+    """A power of a symmetric matrix whose eigenvalues are positive."""
+    values, vectors = torch.linalg.eigh((matrix + matrix.mT) / 2)
+    return vectors * values.clamp(min=0) ** power @ vectors.mT
 
 
 @dataclass(frozen=True)

@@ -38,13 +38,34 @@ def test_vectors_start_as_in_word2vec():
 
 def test_either_layer_can_be_taken():
     vectors = WordVectors(Word2VecConfig(10, width=3))
-    with torch.no_grad():
-        vectors.output.fill_(2)
-    assert torch.equal(vectors.vectors(), vectors.input)
+    assert torch.equal(vectors.vectors(), vectors.input)  # nothing is learnt yet
     assert torch.equal(vectors.vectors("output"), vectors.output)
     assert not vectors.vectors().requires_grad
     with pytest.raises(RegardError, match="did you mean 'output'"):
         vectors.vectors("outputs")
+
+
+@given(st.integers(1, 40), st.integers(1, 12), st.floats(0.1, 10), st.integers(0, 100))
+def test_layers_are_balanced_and_predict_the_same(words, width, scale, seed):
+    """Also where there are fewer words than numbers in a vector."""
+    vectors = WordVectors(Word2VecConfig(words, width=width))
+    draws = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        vectors.input.normal_(generator=draws)
+        vectors.output.normal_(generator=draws).mul_(scale).add_(scale)
+    first, second = vectors.vectors(), vectors.vectors("output")
+    wanted = (vectors.input @ vectors.output.mT).detach()
+    assert torch.allclose(first @ second.mT, wanted, atol=1e-3 * float(wanted.abs().max()))
+    if words > 2 * width:  # else directions are missing
+        moments = first.mT @ first, second.mT @ second
+        assert torch.allclose(*moments, rtol=1e-3, atol=1e-3 * float(moments[0].abs().max()))
+
+
+def test_balanced_layers_stay_as_they_are():
+    vectors = WordVectors(Word2VecConfig(50, width=4))
+    torch.nn.init.normal_(vectors.input)
+    vectors.output.data = vectors.input.data.flip(0)
+    assert torch.allclose(vectors.vectors(), vectors.input, atol=1e-5)
 
 
 def test_nodes_of_a_tree_are_not_words():
