@@ -65,7 +65,11 @@ class Foretold:
         said = (
             f"{_milliseconds(measured)} a step measured, {_milliseconds(self.seconds)} predicted "
         )
-        said += f"({error:+.0%}); {held / 1e9:.3g} GB held, {self.bytes / 1e9:.3g} GB predicted"
+        said += f"({error:+.0%}); {held / 1e9:.3g} GB held"
+        if loop.job.device.type == "cpu":  # then it is not only what the step asks for
+            said += f" by the whole process, {self.bytes / 1e9:.3g} GB predicted for tensors"
+        else:
+            said += f", {self.bytes / 1e9:.3g} GB predicted"
         return {
             "event": "cost",
             "measured_seconds": measured,

@@ -129,9 +129,9 @@ class ByOneDNN(torch.autograd.Function):
         whole = x.new_empty(*x.shape[:-1], len(weight))
         out = whole.view(len(rows), -1)
         with products_by_onednn():
-            _multiply(rows[:first], weight.mT, bias, out[:first])
-        _multiply(rows[first:], weight.mT, bias, out[first:])
-        return whole
+            torch.mm(rows[:first], weight.mT, out=out[:first])
+        torch.mm(rows[first:], weight.mT, out=out[first:])
+        return whole if bias is None else whole.add_(bias)  # addmm takes a little longer
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
@@ -149,12 +149,13 @@ class ByOneDNN(torch.autograd.Function):
         flat = torch.empty_like(rows) if of_x else None
         with products_by_onednn():
             if flat is not None:
-                _multiply(grads[:first], weight, None, flat[:first])
+                torch.mm(grads[:first], weight, out=flat[:first])
             change = grads[:first].mT @ rows[:first] if of_weight else None
-        if flat is not None:
-            _multiply(grads[first:], weight, None, flat[first:])
-        if change is not None and first < len(rows):
-            change.addmm_(grads[first:].mT, rows[first:])
+        if first < len(rows):
+            if flat is not None:
+                torch.mm(grads[first:], weight, out=flat[first:])
+            if change is not None:
+                change.addmm_(grads[first:].mT, rows[first:])
         return None if flat is None else flat.view(x.shape), change, of_bias
 
 
@@ -167,14 +168,6 @@ def _first(rows: int) -> int:
     """So many rows go to oneDNN: those that the first four digits of the number, in twos, say."""
     step = 1 << max(rows.bit_length() - 4, 0)
     return rows // step * step
-
-
-def _multiply(x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor) -> None:
-    """out (rows, outputs) = x (rows, inputs) times a weight (inputs, outputs), plus a bias."""
-    if len(x) and bias is not None:
-        torch.addmm(bias, x, weight, out=out)
-    elif len(x):
-        torch.mm(x, weight, out=out)
 
 
 # Matrices of a vocabulary have as many rows as there are words. Tensor cores want a multiple of 8:
