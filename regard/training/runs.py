@@ -46,6 +46,7 @@ from regard.training import recipes
 from regard.training.settings import ModelSettings, Settings
 
 RUN, WEIGHTS = "run.toml", "model.safetensors"
+NAMED = 8  # tensors that are missing or too many are named one by one
 TOKENIZER, SOURCE_TOKENIZER = "tokenizer.json", "source_tokenizer.json"
 
 
@@ -223,7 +224,18 @@ def levels(folder: Path) -> list[str]:
 
 
 def _check_fit(wanted: Mapping[str, tuple[int, ...]], tensors: TensorFolder) -> None:
-    """Say all that does not fit."""
+    """Say all that does not fit; if that is nearly everything, what it comes to."""
+    missing, strange = sorted(wanted.keys() - tensors.keys()), sorted(tensors.keys() - wanted)
+    if len(missing) + len(strange) > NAMED:
+        parts = [
+            f"{len(names)} tensors {what}, such as {shown(names[0])}"
+            for names, what in ((missing, "are missing"), (strange, "are not of this model"))
+            if names
+        ]
+        raise RegardError(
+            f"{tensors.folder}: its weights are of another model than {RUN} says: "
+            f"{', and '.join(parts)}; if an older Regard made it, train it anew"
+        )
     problems = Problems(str(tensors.folder))
     for name in sorted(wanted.keys() ^ tensors.keys()):
         what = "missing" if name in wanted else "not of this model"

@@ -147,6 +147,19 @@ def test_weights_of_another_model_are_refused_with_all_that_does_not_fit(tmp_pat
     assert "tensor embed.tokens.weight has shape (32, 8), not" in said
 
 
+def test_weights_with_other_names_are_one_sentence(tmp_path, tokenizer):
+    save(tmp_path, "causal", [tokenizer])
+    weights = dict(build(config_of("causal")).named_parameters())
+    runs.write_weights(tmp_path, {f"old.{name}": weight for name, weight in weights.items()})
+    with pytest.raises(RegardError) as caught:
+        runs.open_run(tmp_path)
+    said = str(caught.value)
+    assert "\n" not in said
+    assert f"{len(weights)} tensors are missing, such as decoder" in said
+    assert f"and {len(weights)} tensors are not of this model, such as old.decoder" in said
+    assert "train it anew" in said
+
+
 def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path, tokenizer):
     (tmp_path / "file").write_text("")
     settings, config = replace(SETTINGS, model=ModelSettings("gpt2-tiny")), config_of("causal")
