@@ -201,7 +201,7 @@ def _learned(module: WordVectors, tokens: Sequence[str]) -> WordTable:
     vectors = module.vectors().cpu()
     learned = torch.ones(len(tokens), dtype=torch.bool)
     if module.config.loss == "negative":  # then who was never seen was never drawn either
-        learned = module.vectors("output").cpu().any(1)
+        learned = module.output.detach().cpu().any(1)
     learned[: len(SPECIALS)] = False
     # A phrase has a blank in it, which no file of vectors can hold.
     words = [tokens[row].replace(" ", "_") for row in learned.nonzero()[:, 0].tolist()]

@@ -21,6 +21,7 @@ from regard.errors import Problems, RegardError, nearest
 Method = Literal["skip-gram", "cbow"]
 Loss = Literal["negative", "hierarchical"]
 NOTHING = 1e-6  # of all second moments of a layer
+ROWS = 1 << 16  # that are made float64 at a time
 # Beyond these a number is a mistake.
 LARGEST = {"vocabulary": 2**26, "width": 2**16, "window": 1000, "negatives": 1000}
 
@@ -117,12 +118,13 @@ def balance(first: Tensor, second: Tensor) -> Tensor:
     row of the one with a row of the other, which A leaves as they are. So the text does not say how
     a product is to be shared out, and steps of learning say it by their sizes: where a drawn word
     takes one step for many places, its layer grows, mostly along what all words have in common. Had
-    the steps been infinitely small, the moments FᵀF and SᵀS would have stayed equal (but for where
-    they began); that is what is chosen here.
+    skip-gram's steps been infinitely small, the moments FᵀF and SᵀS would have stayed equal, but
+    for where they began. For continuous bags, whose words each take the whole change of their mean,
+    that is a choice, and the same one is made.
     """
-    moments = [(layer.mT @ layer).double() for layer in (first, second)]
+    moments = [_moments(layer) for layer in (first, second)]
     sizes = [moment.diagonal().sum() for moment in moments]
-    if not all(size > 0 for size in sizes):  # one of them has learnt nothing yet
+    if not all(0 < size < math.inf for size in sizes):  # nothing is learnt yet, or it blew up
         return torch.eye(first.shape[1]).to(moments[0])
     # Where there is nothing, a little of every direction.
     f, s = (
@@ -132,6 +134,15 @@ def balance(first: Tensor, second: Tensor) -> Tensor:
     root, inverse = _power(f, 0.5), _power(f, -0.5)
     squared = inverse @ _power(root @ s @ root, 0.5) @ inverse  # A² F A² = S
     return _power(squared, 0.5)
+
+
+def _moments(layer: Tensor) -> Tensor:
+    """Σ xᵀx over the rows of a layer (rows, width): (width, width) in float64."""
+    total = torch.zeros(layer.shape[1], layer.shape[1]).to(layer.device, torch.float64)
+    for rows in layer.split(ROWS):
+        exact = rows.double()
+        total += exact.mT @ exact
+    return total
 
 
 def _power(matrix: Tensor, power: float) -> Tensor:

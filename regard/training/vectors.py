@@ -47,6 +47,7 @@ QUICK = {("skip-gram", "negative")}
 # How often a word is expected in a group, at most: the most frequent one, and that of a place in
 # the mean of all. With 16 in the mean cbow blew up on 64 words in a fixed order, with 32 in any.
 REPEATS, MEAN_REPEATS = 32, 8
+USUAL = 36  # words that a place is compared with, of a window of 5 with 5 drawn words for each
 
 
 class Learned(NamedTuple):
@@ -99,6 +100,8 @@ class VectorSteps:
         self.kept = _kept(words, config.subsample)
         self.noise = Heap(words, config.power)
         most = min(_most(words * self.kept), _most(words**config.power * (words > 0)))
+        compared = (config.window + 1) * (config.negatives + 1)
+        most *= min(1.0, USUAL / compared)
         self.cut = cut or _fitting(CUTS[config.method, config.loss], most)
         self.loss: Loss = LOSSES[config.loss](config, words, torch.device(device))
         self.method: Method = METHODS[config.method](config, self.cut, torch.device(device))
@@ -271,8 +274,8 @@ def _most(weights: np.ndarray) -> float:
     A word's changes in a group are added up though each was made for the vectors before it; too
     many of them overshoot, and the numbers grow without end.
     """
-    shares = weights / max(weights.sum(), 1e-300)
-    return min(REPEATS / shares.max(), MEAN_REPEATS / (shares**2).sum())
+    shares = weights / weights.sum() if weights.any() else np.ones(1)
+    return float(min(REPEATS / shares.max(), MEAN_REPEATS / (shares**2).sum()))
 
 
 def _fitting(cut: Cut, most: float) -> Cut:

@@ -171,7 +171,7 @@ class BagOfWords:
         back = (offset < 0) & (offset >= -reach[:, None])
         on = (offset > 0) & (offset <= reach[:, None])
         self.masks = (back[:, None] | on).reshape(-1, len(offset))  # (left · right, offsets)
-        self.tables = Tables(np.empty(0, np.int64), np.empty(0, np.int64))
+        self.tables: dict[tuple[int, int], Tables] = {}
 
     def arranged(self, drawn: Drawn) -> list[np.ndarray]:
         window, (groups, blocks, places) = self.window, drawn.left.shape
@@ -201,13 +201,14 @@ class BagOfWords:
         ]
 
     def _tables(self, groups: int, size: int) -> "Tables":
-        """Those for so many groups of so many places; they are kept for the next step."""
-        around, offsets = size + 2 * self.window, np.arange(2 * self.window + 1)
-        if len(self.tables.sources) != groups * around * len(offsets):
+        """Those for so many groups of so many places; the last are kept for the next step."""
+        if (groups, size) not in self.tables:
+            offsets = np.arange(2 * self.window + 1)
             words = np.arange(groups * size)[:, None] + offsets
-            sources = np.arange(around)[:, None] - offsets
-            self.tables = Tables(words.ravel(), np.tile(sources.ravel(), groups))
-        return self.tables
+            sources = np.arange(size + 2 * self.window)[:, None] - offsets
+            made = Tables(words.ravel(), np.tile(sources.ravel(), groups))
+            self.tables = {(groups, size): made}
+        return self.tables[groups, size]
 
     def _compared(
         self, centres: np.ndarray, valid: np.ndarray, noise: np.ndarray

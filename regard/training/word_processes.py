@@ -3,7 +3,8 @@
 Threads do not help: the products are so small that the second one waits for the interpreter. So the
 same program runs twice. What a process reads and changes are its own columns; of each group it
 hands over what its columns add to the scores, and from the sum of both halves each goes on by
-itself. One process alone sums halves too, so the bits are the same.
+itself. One process alone sums halves too, so the bits are the same. What a step does before it
+needs the vectors, each process does for every other step, and lays it on a shelf for the other.
 
 To share out places instead was tried: then each process changes rows that the other reads next,
 and their caches send them to and fro for longer than the other half of the work took.
@@ -39,7 +40,7 @@ from regard.training.word_groups import Cut, Layers, halves, products
 
 PATIENCE = 200  # looks for a byte before sleeping, about 1 µs each
 ALIGNED = 64  # bytes
-SHELF = 4  # times what the first step takes, for each of two
+SHELF = 2  # times what a step takes that keeps all its words, for each of two
 DTYPES = ("int64", "float32")
 
 # `import regard` would bring the whole house. So a process begins with an empty package of that
@@ -204,20 +205,21 @@ def _room(size: int) -> int:
 
 def _planned(steps: VectorSteps, step: int) -> dict[str, Any]:
     """The arrays in common memory; the first group of a step shows how many scores there are."""
-    arranged, blocks = steps.arranged(step), steps.draw(step).left.shape[1]
+    arranged, (groups, blocks, places) = steps.arranged(step), steps.draw(step).left.shape
+    most = steps.piece / (groups * blocks * places)  # times the places of that step
     scores = steps.loss.targets(steps.ready(arranged).groups[0]).weights.numel()
     config, cut = steps.config, steps.cut
     rows = config.vocabulary - (config.loss == "hierarchical")
-    groups = -(-steps.piece // cut.places)  # if each had one block only
+    room = sum(_room(each.nbytes) for each in arranged) * max(most, 1.0)
     return {
         "input": ("float32", [config.vocabulary, config.width - config.width // 2]),
         "output": ("float32", [rows, config.width - config.width // 2]),
         "scores": ("float32", [2, 2, scores // blocks * cut.blocks]),
-        "losses": ("float32", [steps.method.turns * groups]),
+        "losses": ("float32", [steps.method.turns * -(-steps.piece // cut.places)]),  # at most
         "counts": ("float64", [config.vocabulary]),
         "ids": ("int64", [4, steps.piece]),
         "lengths": ("int64", [4]),
-        "shelves": ("uint8", [2, int(SHELF * sum(_room(each.nbytes) for each in arranged))]),
+        "shelves": ("uint8", [2, int(SHELF * room)]),
         "labels": ("int64", [2, len(arranged), 6]),
         "steps": ("int64", [2]),  # from the one, up to the other
     }

@@ -37,14 +37,15 @@ def halves_are_alike(steps: VectorSteps, step: int) -> bool:
         hidden = torch.randn(blocks, places // blocks, width, generator=draws)
         rows = torch.randn(blocks, count, width, generator=draws)
         pull = torch.randn(blocks, places // blocks, count, generator=draws)
+        change = torch.randn(blocks, places // blocks, width, generator=draws)
         parts = [
-            (h.contiguous(), r.contiguous())
-            for h, r in zip(hidden.split(sizes, -1), rows.split(sizes, -1), strict=True)
+            tuple(half.contiguous() for half in halves)
+            for halves in zip(*(t.split(sizes, -1) for t in (hidden, rows, change)), strict=True)
         ]
         with steps.multiplying():
-            scores = torch.stack([products(*part).flatten() for part in parts]).sum(0)
+            scores = torch.stack([products(*part[:2]).flatten() for part in parts]).sum(0)
             moved = list(zip(*(pulled(pull, *part) for part in parts), strict=True))
-            whole = [Halves(width).scores([hidden], [rows]), *pulled(pull, hidden, rows)]
+            whole = [Halves(width).scores([hidden], [rows]), *pulled(pull, hidden, rows, change)]
         found = [scores, *(torch.cat(each, -1) for each in moved)]
         if not all(torch.equal(one, other) for one, other in zip(whole, found, strict=True)):
             return False

@@ -61,6 +61,15 @@ def test_layers_are_balanced_and_predict_the_same(words, width, scale, seed):
         assert torch.allclose(*moments, rtol=1e-3, atol=1e-3 * float(moments[0].abs().max()))
 
 
+@pytest.mark.parametrize("number", [1e25, float("inf"), float("nan")])
+def test_vectors_that_blew_up_can_be_looked_at(number):
+    vectors = WordVectors(Word2VecConfig(50, width=4))
+    torch.nn.init.normal_(vectors.output)
+    vectors.input.data[7] = number
+    assert vectors.vectors().shape == (50, 4)
+    assert not vectors.vectors()[7].isfinite().any() or number == 1e25
+
+
 def test_balanced_layers_stay_as_they_are():
     vectors = WordVectors(Word2VecConfig(50, width=4))
     torch.nn.init.normal_(vectors.input)

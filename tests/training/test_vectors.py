@@ -250,6 +250,7 @@ def test_any_number_of_threads_gives_the_same_bits(method, loss, threads):
         vectors = started(config)
         losses = [steps.advance(vectors, step) for step in range(2)]
         found.append((vectors.input, vectors.output, losses))
+        assert torch.get_num_threads() == count
     for one in found[1:]:
         assert torch.equal(one[0], found[0][0])
         assert torch.equal(one[1], found[0][1])
@@ -257,12 +258,27 @@ def test_any_number_of_threads_gives_the_same_bits(method, loss, threads):
 
 
 @pytest.mark.parametrize("method", ["skip-gram", "cbow"])
-@pytest.mark.parametrize("words", [16, 64])
-def test_few_words_in_a_fixed_order_do_not_blow_up(method, words):
+@pytest.mark.parametrize(
+    ("words", "window", "negatives"), [(16, 5, 5), (64, 5, 5), (64, 15, 5), (64, 5, 20)]
+)
+def test_few_words_in_a_fixed_order_do_not_blow_up(method, words, window, negatives):
     """What follows is certain, so scores grow, and each word is in a group many times."""
-    text = Text(WORDS + np.arange(60_000) % words)
-    config = Word2VecConfig(WORDS + words, width=50, method=method, subsample=0)
-    steps = steps_of(config, text, epochs=5)
+    text = Text(WORDS + np.arange(40_000) % words)
+    shape = {"window": window, "negatives": negatives}
+    config = Word2VecConfig(WORDS + words, width=50, method=method, subsample=0, **shape)
+    _learns_quietly(steps_of(config, text, epochs=5), config)
+
+
+@pytest.mark.parametrize("method", ["skip-gram", "cbow"])
+@pytest.mark.parametrize(("window", "negatives"), [(15, 5), (5, 20)])
+def test_wide_windows_and_many_drawn_words_do_not_blow_up(method, window, negatives):
+    text = random_text(5000, 60_000)
+    shape = {"window": window, "negatives": negatives}
+    config = Word2VecConfig(5000, width=50, method=method, subsample=0, **shape)
+    _learns_quietly(steps_of(config, text, epochs=3), config)
+
+
+def _learns_quietly(steps, config):
     torch.manual_seed(0)
     vectors = WordVectors(config)
     losses = [steps.advance(vectors, step) for step in range(len(steps))]
