@@ -195,9 +195,12 @@ def show(name: str, found: Report, console: Console) -> None:
         f"at least {amount(least, 'B')} if all were one kernel",
     )
     add("intensity", f"{total.products / max(moved, 1):,.3g} operations for each byte")
-    uses = found.counted.memory.items()
+    uses = [*found.counted.memory.items(), ("libraries", asked.device.fixed)]
     held = ", ".join(f"{use} {amount(size, 'B')}" for use, size in uses if size)
-    add("memory", f"{amount(found.memory, 'B')} of {amount(asked.device.memory, 'B')}: {held}")
+    add(
+        "memory",
+        f"{amount(found.memory, 'B')} of {amount(asked.device.memory, 'B')} at the peak: {held}",
+    )
     if found.counted.state:
         add("cache", f"{amount(found.counted.state, 'B')} held between steps")
     add(
@@ -231,16 +234,15 @@ def _parts(found: Report, shown: int = 8) -> Table:
 def _show_fit(found: Report, console: Console) -> None:
     """Whether it fits, and what would."""
     asked = found.asked
+    shape = asked.shape
+    largest = (found.rows_that_fit, shape.tokens), (shape.rows, found.tokens_that_fit)
     others = [
         f"{rows:,} rows of {tokens:,} tokens"
-        for rows, tokens in (
-            (found.rows_that_fit, asked.shape.tokens),
-            (asked.shape.rows, found.tokens_that_fit),
-        )
-        if rows and tokens
+        for rows, tokens in largest
+        if rows and tokens and (rows, tokens) != (shape.rows, shape.tokens)
     ]
     style = "" if found.fits else "bold red"
-    said = f"it fits; so would {', or '.join(others)}"
+    said = f"it fits; so would {', or '.join(others)}" if others else "it fits"
     if not found.fits:
         said = f"it does not fit; {', or '.join(others) or 'not a single token of a row'} would"
     console.print(Text(said, style), soft_wrap=True)

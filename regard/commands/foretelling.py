@@ -44,7 +44,7 @@ class Foretold:
     def event(self) -> dict[str, Any]:
         """What the log says before the first step."""
         steps, device = self.asked.steps, self.asked.device
-        said = f"{_milliseconds(self.seconds)} a step predicted, {_short(self.seconds * steps)} in "
+        said = f"{_each(self.seconds)} a step predicted, {_short(self.seconds * steps)} in "
         said += f"all, {self.bytes / 1e9:.3g} GB ({device.name}: {device.source})"
         return {
             "event": "cost",
@@ -62,9 +62,7 @@ class Foretold:
         measured = median(loop.meter.paces)
         held = memory(loop.job.device)
         error = self.seconds / measured - 1
-        said = (
-            f"{_milliseconds(measured)} a step measured, {_milliseconds(self.seconds)} predicted "
-        )
+        said = f"{_each(measured)} a step measured (median), {_each(self.seconds)} predicted "
         said += f"({error:+.0%}); {held / 1e9:.3g} GB held"
         if loop.job.device.type == "cpu":  # then it is not only what the step asks for
             said += f" by the whole process, {self.bytes / 1e9:.3g} GB predicted for tensors"
@@ -80,8 +78,8 @@ class Foretold:
         }
 
 
-def _milliseconds(seconds: float) -> str:
-    return f"{seconds * 1e3:.3g} ms"
+def _each(seconds: float) -> str:
+    return f"{seconds:.3g} s" if seconds >= 1 else f"{seconds * 1e3:.3g} ms"
 
 
 def _short(seconds: float) -> str:

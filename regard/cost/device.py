@@ -28,6 +28,8 @@ GIB = 1 << 30
 CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 SUFFIXES = {"K": 10, "M": 20, "G": 30}
 COPY = "aten::copy_"
+SHIPPED_CPU = "cpu-2"  # others are taken to be like it
+THREADS = ("shared", "byte")  # what threads of a CPU take to share an operation
 GRIDS = ("products", "batched", "attention", "attention_back", "recurrence", "traffic")
 
 
@@ -190,27 +192,6 @@ def of_sheet(name: str) -> Device:
     )
 
 
-def of_cpu() -> Device:
-    """A guess at this machine's CPU: 16 operations a cycle and core at 2.5 GHz."""
-    cores = os.cpu_count() or 1
-    rate, bandwidth = cores * 4e10, 8e9 * min(cores, 8)
-    fast = {kind: Grid.constant(rate, 3) for kind in ("float32", "bfloat16")}
-    return Device(
-        f"cpu-{cores}",
-        "cpu",
-        "a guess by the number of cores; `regard calibrate` measures",
-        main_memory(),
-        fast,
-        fast,
-        fast,
-        fast,
-        {},
-        {COPY: Grid.constant(bandwidth, 1)},
-        CALLS,
-        1e-6,
-    )
-
-
 def main_memory() -> int:
     """Bytes of main memory."""
     try:
@@ -280,10 +261,34 @@ def device_named(name: str) -> Device:
     for sheet in SHEETS:
         if sheet in wanted.split("-"):  # an L40 is no L4
             return of_sheet(sheet)
-    if wanted.startswith("cpu"):
-        return of_cpu()
+    if re.fullmatch(r"cpu(-\d{1,4})?", wanted):
+        return _like(SHIPPED_CPU, max(1, int(wanted.partition("-")[2] or 1)))
     known = sorted({"auto", "cpu", *SHEETS, *shipped(), *_measured()})
     raise RegardError(f"no device is called {name!r}; {nearest(name, known)}")
+
+
+def _like(measured: str, threads: int) -> Device:
+    """A CPU of so many threads, by one that was measured: as much faster as it has more of them."""
+    path = Path(str(FOLDER / f"{measured}.json"))
+    found = Device.of_json(read_json(path), str(path))
+    factor = threads / int(measured.partition("-")[2])
+    grids: dict[str, Any] = {name: _faster(getattr(found, name), factor) for name in GRIDS}
+    alone = {name: took for name, took in found.launch.items() if not name.endswith(THREADS)}
+    return replace(
+        found,
+        name=f"cpu-{threads}",
+        source=f"a guess by what {measured} can do, {found.source}; `regard calibrate` measures",
+        memory=main_memory(),
+        launch=alone if threads == 1 else found.launch,
+        **grids,
+    )
+
+
+def _faster(grids: Mapping[str, Grid], factor: float) -> dict[str, Grid]:
+    return {
+        name: Grid(grid.axes, tuple(rate * factor for rate in grid.rates))
+        for name, grid in grids.items()
+    }
 
 
 def _as_here(found: Device) -> Device:

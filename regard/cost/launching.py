@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from regard.cost import jobs, real
-from regard.cost.device import Device
+from regard.cost.device import THREADS, Device
 from regard.cost.jobs import Counted, Shape
 from regard.cost.predict import How, host_counts, timed
 from regard.models.families import Config, named
@@ -31,7 +31,6 @@ CAUSES = {
     "optimizer": ("call", "tensor", "byte"),
     "write": ("call", "module"),
 }
-THREADS = ("shared", "byte")  # causes that only a CPU knows
 TIMES = 300  # steps at most
 
 

@@ -131,7 +131,8 @@ def _reasons(
     ]
     larger = [one for one in tried if one.parameters > chosen.parameters]
     if not fine:
-        said.append("even the smallest model would want more; it is trained on what there is")
+        lack = "time" if chosen.possible < PASSES * there else "text"
+        said.append(f"even the smallest model would want more than there is {lack} for")
     elif larger:
         over = larger[0]
         lack = "time" if over.possible < over.wanted else "text"

@@ -288,7 +288,8 @@ def advice(found: Report) -> str:
     if found.bound == "memory traffic" and asked.work == "generate":
         return "write more rows at once: they share the weights that each step reads"
     if found.bound == "memory traffic":
-        return "compute in bf16, or take more rows at once: moving numbers takes longest"
+        half = "compute in bf16, or " if asked.precision == "float32" else ""
+        return f"{half}take more rows at once: moving numbers takes longest"
     if asked.precision == "float32" and asked.device.kind == "cuda":
         return "compute in bf16: arithmetic takes longest"
     return "nothing stands idle: arithmetic takes longest"

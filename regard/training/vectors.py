@@ -96,7 +96,7 @@ class VectorSteps:
         self.first_rate, self.last_rate = rate or RATES[config.method], last_rate
         self.piece = piece
         self.pieces = -(-len(tokens) // piece)
-        self.order = (-1, np.empty(0, np.int64))  # of the pieces, in the epoch read last
+        self._orders: dict[int, np.ndarray] = {}
         self.kept = _kept(words, config.subsample)
         self.noise = Heap(words, config.power)
         most = min(_most(words * self.kept), _most(words**config.power * (words > 0)))
@@ -126,13 +126,26 @@ class VectorSteps:
     def read(self, step: int) -> np.ndarray:
         """The ids that a step reads (tokens,)."""
         epoch, turn = divmod(step, self.pieces)
-        if SHUFFLED[self.config.method]:
-            if self.order[0] != epoch:
-                numbers = np.arange(self.pieces)
-                self.order = (epoch, shuffled(numbers, self.pieces, self.seed, epoch))
-            turn = int(self.order[1][turn])
-        start = turn * self.piece
+        start = int(self._order(epoch)[turn]) * self.piece
         return self.tokens.read(start, start + self.piece)
+
+    def before(self, step: int) -> int:
+        """How many tokens the steps before one read; the last piece of a text may be short."""
+        epoch, turn = divmod(step, self.pieces)
+        short = self.pieces * self.piece - len(self.tokens)
+        last = turn > 0 and bool((self._order(epoch)[:turn] == self.pieces - 1).any())
+        return epoch * len(self.tokens) + turn * self.piece - last * short
+
+    def _order(self, epoch: int) -> np.ndarray:
+        """Which piece comes when in an epoch (pieces,); of two epochs it is kept."""
+        found = self._orders.get(epoch)
+        if found is None:
+            found = np.arange(self.pieces)
+            if SHUFFLED[self.config.method]:
+                found = shuffled(found, self.pieces, self.seed, epoch)
+            kept = {other: order for other, order in self._orders.items() if other == epoch - 1}
+            self._orders = {**kept, epoch: found}
+        return found
 
     def draw(self, step: int, ids: np.ndarray | None = None) -> Drawn:
         """What a step learns from; `ids` (tokens,) if they have been read."""

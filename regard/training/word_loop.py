@@ -121,7 +121,7 @@ class WordLoop:
 
     def _read(self, step: int) -> int:
         """Tokens of text behind us, the rare and the thinned ones too."""
-        return len(self.steps.tokens) * self.steps.epochs * step // len(self.steps)
+        return self.steps.before(step)
 
     def _report(self, step: int) -> None:
         if not math.isfinite(self.loss):

@@ -7,7 +7,7 @@ import pytest
 from command_line import call, mistake
 
 from regard.commands.plan import budget_of
-from regard.cost.device import of_cpu, of_sheet
+from regard.cost.device import device_named, of_sheet
 from regard.cost.plan import PASSES, TOKENS_PER_PARAMETER, plan
 from regard.errors import RegardError
 
@@ -32,7 +32,7 @@ def test_little_text_gives_a_small_model_that_reads_it_a_few_times():
 
 
 def test_what_does_not_fit_at_once_is_taken_in_parts():
-    wide = of_cpu()
+    wide = device_named("cpu-2")
     plenty, little = (
         plan(10**6, HOUR, replace(wide, memory=memory), "float32") for memory in (10**12, 5 * 10**7)
     )

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.cost import calibrate
-from regard.cost.device import SHEETS, Device, Grid, device_named, of_cpu, of_sheet
+from regard.cost.device import SHEETS, Device, Grid, device_named, of_sheet
 from regard.errors import RegardError
 
 GRID = Grid(((1, 10, 100), (4, 16)), (1.0, 2.0, 10.0, 20.0, 100.0, 200.0))
@@ -40,7 +40,7 @@ def test_a_device_comes_back_from_its_file():
 
 
 def test_files_that_are_no_calibrations_are_told():
-    good = of_cpu().to_json()
+    good = device_named("cpu-2").to_json()
     wrong = [
         {},
         {**good, "format": 99},
@@ -62,7 +62,7 @@ def test_devices_have_names(tmp_path, monkeypatch):
     assert device_named("cpu").kind == "cpu"
     with pytest.raises(RegardError, match="h200"):
         device_named("h20")
-    own = of_cpu().to_json() | {"name": "mine", "source": "measured here"}
+    own = device_named("cpu-2").to_json() | {"name": "mine", "source": "measured here"}
     (tmp_path / "devices").mkdir()
     (tmp_path / "devices" / "mine.json").write_text(json.dumps(own))
     assert device_named("mine").source == "measured here"
@@ -88,3 +88,17 @@ def test_samples_are_told_apart_and_their_bytes_are_a_traces():
     assert moved["aten::copy_"] == moved["aten::gelu"] == 2 * size
     assert moved["aten::_fused_adamw_"] == pytest.approx(8 * size, rel=0.01)
     assert len(moved) == len(list(calibrate._samples(512, torch.device("meta"))))
+
+
+def test_a_cpu_that_nobody_measured_is_as_fast_as_it_has_threads():
+    two = device_named("cpu-2")
+    for name, factor in (("cpu-1", 0.5), ("cpu-16", 8)):
+        found = device_named(name)
+        assert (found.name, found.kind) == (name, "cpu")
+        assert "guess" in found.source
+        assert found.products["float32"].best == pytest.approx(
+            factor * two.products["float32"].best
+        )
+    assert "forward shared" not in device_named("cpu-1").launch
+    with pytest.raises(RegardError, match="no device is called 'cpux'"):
+        device_named("cpux")

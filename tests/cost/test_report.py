@@ -8,7 +8,7 @@ import torch
 from small_models import small
 
 from regard.cost import jobs
-from regard.cost.device import Grid, of_cpu, of_sheet
+from regard.cost.device import Grid, device_named, of_sheet
 from regard.cost.jobs import Shape
 from regard.cost.predict import predicted, taken
 from regard.cost.report import Asked, _largest, advice, report
@@ -17,13 +17,14 @@ from regard.models.families import build
 
 RATE, MOVED = 1e9, 1e8
 PLAIN = replace(
-    of_cpu(),
+    device_named("cpu-2"),
     products={"float32": Grid.constant(RATE, 3)},
     batched={"float32": Grid.constant(RATE, 3)},
     attention={"float32": Grid.constant(RATE, 3)},
     attention_back={"float32": Grid.constant(RATE, 3)},
     traffic={"aten::copy_": Grid.constant(MOVED, 1)},
     launch={},
+    recurrence={},
     memory=10**9,
 )
 

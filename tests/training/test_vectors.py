@@ -373,3 +373,14 @@ def test_walking_is_taking_step_after_step():
     (one, *weights), (other, *others) = found
     assert one == other
     assert all(torch.equal(a, b) for a, b in zip(weights, others, strict=True))
+
+
+@pytest.mark.parametrize("method", ["skip-gram", "cbow"])
+def test_what_was_read_is_counted_by_the_pieces_that_were(method):
+    """One of them is short; where the order changes, it may come at any time."""
+    text = random_text(50, 1000)
+    steps = steps_of(Word2VecConfig(50, method=method), text, epochs=3, piece=300)
+    lengths = [len(steps.read(step)) for step in range(len(steps))]
+    found = [steps.before(step) for step in range(len(steps) + 1)]
+    assert found == [0, *itertools.accumulate(lengths)]
+    assert min(lengths) < 300
