@@ -151,7 +151,7 @@ CASES: dict[str, tuple[Harm, str]] = {
     ),
     "100,000 tensors": (
         header({f"{n}": ["F32", [0], [0, 0]] for n in range(10**5)}, data=0),
-        "  - and 99516 more",
+        "100000 tensors are not of this model, such as",
     ),
     "weights beyond all memory": (immense, "model.safetensors cannot be mapped into memory ("),
     "whole numbers": (
