@@ -5,6 +5,8 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
+import torch
+
 from regard.cost import jobs
 from regard.cost.device import device_named
 from regard.cost.jobs import Counted, Shape
@@ -21,10 +23,11 @@ from regard.training.job import Trainer
 from regard.training.loop import Loop
 from regard.training.meter import memory, shape
 from regard.training.setup import Plan
-from regard.training.throughput import Products
+from regard.training.throughput import Products, crowding
 
 UNPRICED = NGramConfig | Word2VecConfig | BagConfig  # not trained by steps of products
 UNCOUNTED = (RegardError, RuntimeError, NotImplementedError)
+CROWDED = 3  # times as long with all threads as with one: then they only wait for each other
 SHORT = 100  # steps: to count what a shorter run costs takes longer than the run
 
 
@@ -157,4 +160,16 @@ def warned(told: Foretold) -> Mapping[str, Any] | None:
         "event": "warning",
         "message": f"a step is predicted to hold {told.bytes / 1e9:.3g} GB, and {device.name} has "
         f"{device.memory / 1e9:.3g}; lower training.rows, or see `regard train … --dry-run`",
+    }
+
+
+def crowded(told: Foretold) -> Mapping[str, Any] | None:
+    """A warning before a run on a CPU whose cores others use."""
+    threads = torch.get_num_threads()
+    if told.asked.device.kind != "cpu" or threads == 1 or (longer := crowding()) < CROWDED:
+        return None
+    return {
+        "event": "warning",
+        "message": f"with {threads} threads an operation takes {longer:.0f} times as long as with "
+        "one: other programs use the cores; OMP_NUM_THREADS=1 would be faster",
     }

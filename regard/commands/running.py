@@ -14,7 +14,7 @@ from torch import Tensor
 
 from regard.commands.choosing import check_free
 from regard.commands.evaluate import pair_rules
-from regard.commands.foretelling import Foretold, foretold, products_of, warned
+from regard.commands.foretelling import Foretold, crowded, foretold, products_of, warned
 from regard.commands.starting import start_with
 from regard.data.buckets import Buckets
 from regard.data.pictures_feed import Captions
@@ -98,7 +98,7 @@ def carry_out(
             )
             _tell_start(job, made, start, notes, again=run is not None)
             told = foretold(made, processes.count) if processes.first else None
-            for event in (told.event(), warned(told)) if told else ():
+            for event in (told.event(), warned(told), crowded(told)) if told else ():
                 if event:
                     job.sink.write({**event, "step": start.step, "time": start.seconds})
             if news:

@@ -9,6 +9,8 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
+from statistics import fmean
 
 import torch
 
@@ -29,6 +31,9 @@ DATASHEETS = {
     "4090": 165e12,
     "3090": 71e12,
 }
+
+
+SHARED = 1 << 17  # numbers, enough for torch to share an operation out
 
 
 @dataclass(frozen=True)
@@ -54,6 +59,31 @@ def peak(device: torch.device, precision: Precision) -> Peak:
             if known in words:  # an L40 is no L4
                 return Peak(rate, "bf16 by the datasheet")
     return Peak(_fastest_product(device, kind), f"{str(kind)[6:]} matrix product, measured here")
+
+
+def crowding() -> float:
+    """How many times as long an operation takes on all threads of a CPU as on one of them.
+
+    Less than 1 if they help. Where other programs keep a core busy, each operation waits for the
+    thread that is there: of two threads, a whole step then took 50 times as long as of one.
+    """
+    threads = torch.get_num_threads()
+    try:
+        several = fmean(_seconds(0.1))  # many turns of whoever else is there
+        torch.set_num_threads(1)
+        return several / min(_seconds(0.02))
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _seconds(budget: float) -> list[float]:
+    """What each of some operations takes that torch shares out."""
+    numbers = torch.ones(SHARED)
+    ends = [time.perf_counter()]
+    while ends[-1] - ends[0] < budget or len(ends) < 4:
+        numbers.mul_(1.0)
+        ends.append(time.perf_counter())
+    return [last - first for first, last in pairwise(ends)][1:]
 
 
 def _fastest_product(device: torch.device, kind: torch.dtype) -> float:

@@ -55,6 +55,16 @@ def test_a_run_that_will_not_fit_is_told_before(text, monkeypatch):
     assert "warning: a step is predicted to hold" in said.out
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+def test_cores_that_others_use_are_told_before(text, monkeypatch, threads):
+    monkeypatch.setattr(foretelling, "SHORT", 1)
+    monkeypatch.setattr(foretelling, "crowding", lambda: 40.0)
+    monkeypatch.setattr(foretelling.torch, "get_num_threads", lambda: threads)
+    said = trained("run", text, "--model", "llama-tiny", "--tokenizer", "char", steps=2)
+    told = "warning: with 2 threads an operation takes 40 times as long as with one"
+    assert (told in " ".join(said.out.split())) == (threads == 2)
+
+
 def test_an_older_calibration_does_not_keep_a_run_from_training(text, monkeypatch, tmp_path):
     monkeypatch.setattr(foretelling, "SHORT", 1)
     monkeypatch.setenv("REGARD_CACHE", str(tmp_path / "cache"))

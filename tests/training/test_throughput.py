@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from regard.training import throughput
 from regard.training.throughput import DATASHEETS, Peak, peak
 
 
@@ -35,3 +36,23 @@ def test_a_known_gpu_has_its_datasheets_peak_and_a_cousin_has_not(monkeypatch, n
 
 def test_a_peak_reads_well():
     assert Peak(989e12, "bf16 by the datasheet").words().startswith("989 TFLOP/s bf16")
+
+
+def test_crowding_compares_all_threads_with_one_and_leaves_them(monkeypatch):
+    before = torch.get_num_threads()
+    asked = []
+
+    def seconds(budget):
+        asked.append(torch.get_num_threads())
+        return [3.0, 5.0] if len(asked) == 1 else [0.5, 9.0]
+
+    torch.set_num_threads(2)
+    try:
+        monkeypatch.setattr(throughput, "_seconds", seconds)
+        assert throughput.crowding() == 8
+        assert asked == [2, 1]
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+    monkeypatch.undo()
+    assert throughput.crowding() > 0
