@@ -255,23 +255,26 @@ def device_named(name: str) -> Device:
     if own.is_file():
         return Device.of_json(read_json(own), str(own))
     if wanted in shipped():
-        path = Path(str(FOLDER / f"{wanted}.json"))
-        found = Device.of_json(read_json(path), str(path))
+        found = _shipped(wanted)
         return _as_here(found) if wanted == here(found.kind) else found
     for sheet in SHEETS:
         if sheet in wanted.split("-"):  # an L40 is no L4
             return of_sheet(sheet)
-    if re.fullmatch(r"cpu(-\d{1,4})?", wanted):
-        return _like(SHIPPED_CPU, max(1, int(wanted.partition("-")[2] or 1)))
+    if re.fullmatch(r"cpu-\d{1,4}", wanted):
+        return _like(SHIPPED_CPU, max(1, int(wanted.removeprefix("cpu-"))))
     known = sorted({"auto", "cpu", *SHEETS, *shipped(), *_measured()})
     raise RegardError(f"no device is called {name!r}; {nearest(name, known)}")
 
 
+def _shipped(name: str) -> Device:
+    path = Path(str(FOLDER / f"{name}.json"))
+    return Device.of_json(read_json(path), str(path))
+
+
 def _like(measured: str, threads: int) -> Device:
     """A CPU of so many threads, by one that was measured: as much faster as it has more of them."""
-    path = Path(str(FOLDER / f"{measured}.json"))
-    found = Device.of_json(read_json(path), str(path))
-    factor = threads / int(measured.partition("-")[2])
+    found = _shipped(measured)
+    factor = threads / int(measured.removeprefix("cpu-"))
     grids: dict[str, Any] = {name: _faster(getattr(found, name), factor) for name in GRIDS}
     alone = {name: took for name, took in found.launch.items() if not name.endswith(THREADS)}
     return replace(

@@ -20,7 +20,6 @@ from torch import Tensor
 from regard.models.word2vec import Word2VecConfig, huffman
 
 REGISTERS = 32  # numbers in two vector registers, which torch fills at a time, at most
-SMALLEST = 1e-37  # a probability whose logarithm is finite
 
 
 @dataclass(frozen=True)

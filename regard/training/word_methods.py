@@ -95,16 +95,16 @@ class SkipGram:
     def arranged(self, drawn: Drawn) -> list[np.ndarray]:
         words, places = drawn.words, drawn.left.shape
         centres = words[self.window :][: drawn.left.size].reshape(places)
-        before = self._half(drawn.left, words, drawn.noise[:, 0])
-        behind = self._half(drawn.right, words[self.window :], drawn.noise[:, 1])
+        before = self._side(drawn.left, words, drawn.noise[:, 0])
+        behind = self._side(drawn.right, words[self.window :], drawn.noise[:, 1])
         return [centres, *before, *behind]
 
-    def _half(self, reach: np.ndarray, words: np.ndarray, noise: np.ndarray) -> "Half":
+    def _side(self, reach: np.ndarray, words: np.ndarray, noise: np.ndarray) -> "Side":
         groups, blocks, places = reach.shape
         contexts = sliding_window_view(words, self.around)[::places][: groups * blocks]
         contexts = contexts.reshape(groups, blocks, -1)
         at = (reach * places + np.arange(places)).reshape(groups, -1)
-        return Half(np.concatenate((contexts, noise), 2), at, *_hits(contexts, noise))
+        return Side(np.concatenate((contexts, noise), 2), at, *_hits(contexts, noise))
 
     def groups(self, arrays: Sequence[np.ndarray]) -> Iterator[Pairs]:
         centres, *halves = (torch.from_numpy(each).to(self.device) for each in arrays)
@@ -119,8 +119,8 @@ class SkipGram:
         return int(drawn.left.sum() + drawn.right.sum())
 
 
-class Half(NamedTuple):
-    """Half of the windows of all groups of skip-gram."""
+class Side(NamedTuple):
+    """One side of the windows of all groups of skip-gram: before the words, or behind them."""
 
     rows: np.ndarray  # (groups, blocks, around + shared) words to be compared with
     at: np.ndarray  # (groups, blocks · places) rows of a `Window`
