@@ -482,6 +482,7 @@ def one_of_two(rank: int, folder: Path) -> None:
         module = fully_shard(Uneven(), mesh=mesh)
         share = lambda gradient: distribute_tensor(gradient, mesh, [Shard(0)])  # noqa: E731
         save_file(dict(shared_steps(kind, module, share)), folder / f"{kind}-{rank}.safetensors")
+    dist.barrier()  # else one ends while the other still speaks to it, and is aborted now and then
     dist.destroy_process_group()
 
 
