@@ -22,6 +22,7 @@ from regard.models.word2vec import Word2VecConfig
 from regard.training.job import Trainer
 from regard.training.loop import Loop
 from regard.training.meter import memory, shape
+from regard.training.objectives import criterion_of
 from regard.training.setup import Plan
 from regard.training.throughput import Products, crowding
 
@@ -108,6 +109,7 @@ def asked_of(made: Plan, processes: int = 1) -> tuple[Asked, int] | None:
         steps=training.steps,
         recompute=training.recompute,
         optimizer=made.settings.optimizer,
+        criterion=criterion_of(training),
     )
     return asked, parts
 
@@ -118,10 +120,13 @@ def products_of(made: Plan) -> Products | None:
         return None
     try:
         if isinstance(made.feed, Stream):
-            return of_one_length(made.config, made.feed.step(0).tokens.shape[1])
-        return of_any_length(made.config, sources=isinstance(made.feed, Buckets))
+            once = of_one_length(made.config, made.feed.step(0).tokens.shape[1])
+        else:
+            once = of_any_length(made.config, sources=isinstance(made.feed, Buckets))
     except UNCOUNTED:
         return None  # a run does not fail because its price is not known
+    readings = criterion_of(made.settings.training).readings
+    return lambda rows, tokens, sources: once(readings * rows, tokens, sources)
 
 
 def foretold(made: Plan, processes: int = 1) -> Foretold | None:
@@ -138,7 +143,7 @@ def foretold(made: Plan, processes: int = 1) -> Foretold | None:
             asked.precision,
             asked.optimizer,
             checkpointed=asked.recompute,
-            smoothing=made.settings.training.label_smoothing,
+            criterion=asked.criterion,
         )
     except UNCOUNTED:
         return None

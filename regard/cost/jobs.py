@@ -26,7 +26,7 @@ from regard.models.protocol import Memory
 from regard.models.word2vec import Word2VecConfig
 from regard.training.faults import Guard
 from regard.training.job import Answer, recompute
-from regard.training.objectives import Objective, objective_for
+from regard.training.objectives import PLAIN, Criterion, Objective, objective_for
 from regard.training.optimizers import Optimizers, remembered
 from regard.training.precision import Precision, Weights
 from regard.training.settings import Form, OptimizerSettings
@@ -120,12 +120,12 @@ class Learning:
         optimizer: OptimizerSettings | None = None,
         *,
         checkpointed: bool = False,
-        smoothing: float = 0.0,
+        criterion: Criterion = PLAIN,
     ) -> None:
         if checkpointed:
             recompute(module)
         self.weights = Weights(module.train(), precision)
-        self.answer = Answer(module, _objective(module.config), smoothing)
+        self.answer = Answer(module, _objective(module.config), criterion)
         self.module, self.precision = module, precision
         self.chosen = optimizer or OptimizerSettings(peak=1e-3)
 
@@ -181,12 +181,12 @@ def train_step(
     *,
     parts: int = 1,
     checkpointed: bool = False,
-    smoothing: float = 0.0,
+    criterion: Criterion = PLAIN,
 ) -> Counted:
     """One step of training, computed in so many parts: forward, backward, optimizer."""
     module = module_of(config)
     learning = Learning(
-        module, precision, optimizer, checkpointed=checkpointed, smoothing=smoothing
+        module, precision, optimizer, checkpointed=checkpointed, criterion=criterion
     )
     with tracing(module, kind) as tracer:
         memory = tracer.memory

@@ -14,6 +14,7 @@ from regard.cost.predict import Bound, How, Prediction, predicted, timed
 from regard.cost.trace import Total
 from regard.errors import RegardError
 from regard.models.families import Config
+from regard.training.objectives import PLAIN, Criterion
 from regard.training.precision import Precision
 from regard.training.settings import OptimizerSettings
 
@@ -35,6 +36,7 @@ class Asked:
     processes: int = 1  # each with a copy of the model and a part of the rows
     recompute: bool = False
     optimizer: OptimizerSettings | None = None
+    criterion: Criterion = PLAIN
 
     @property
     def share(self) -> Shape:
@@ -163,7 +165,13 @@ def _counted(config: Config, asked: Asked, shape: Shape) -> Counted:
     kind, precision = asked.device.kind, asked.precision
     if asked.work == "train":
         return jobs.train_step(
-            config, shape, kind, precision, asked.optimizer, checkpointed=asked.recompute
+            config,
+            shape,
+            kind,
+            precision,
+            asked.optimizer,
+            checkpointed=asked.recompute,
+            criterion=asked.criterion,
         )
     return jobs.read(config, shape, kind, precision)
 

@@ -21,8 +21,8 @@ from regard.models.recurrent_config import RecurrentConfig
 from regard.models.word2vec import Word2VecConfig
 from regard.text.tokenizer import Tokenizer
 from regard.training.fitting import rows_that_fit
-from regard.training.job import recompute
-from regard.training.objectives import Objective, loss, objective_for
+from regard.training.job import Answer, recompute
+from regard.training.objectives import Objective, criterion_of, objective_for
 from regard.training.optimizers import GENTLE, STEEP, peak_for
 from regard.training.precision import Precision, choose, computing
 from regard.training.schedules import warmup
@@ -240,6 +240,7 @@ def _rows(
     if precision == "bf16-weights":
         module.to(torch.bfloat16)
     batch = _widest(feed)
+    answer = Answer(module, objective, criterion_of(training))
     beside: list[Tensor] = []
     if device.type == "cuda":  # elsewhere what a row keeps is counted, not tried
         if training.recompute:
@@ -252,7 +253,7 @@ def _rows(
     def attempt(rows: int) -> None:
         part = _repeated(batch, rows).to(device)
         with computing(precision, device, objective.varied):
-            loss(objective.logits(module, part), part.targets).backward()
+            answer(part).backward()
         module.zero_grad(set_to_none=True)
 
     most = max(step.rows for step in _first_steps(feed))

@@ -15,9 +15,10 @@ from regard.models.blocks import Block
 from regard.models.families import Model, Writer
 from regard.models.protocol import State
 from regard.training.checkpoints import Checkpoint
+from regard.training.consistency import consistent_loss
 from regard.training.evaluation import Scores
 from regard.training.log import Sink
-from regard.training.objectives import Objective, loss
+from regard.training.objectives import PLAIN, Criterion, Objective, loss
 from regard.training.precision import Precision
 from regard.training.processes import ALONE, Processes
 from regard.training.settings import Settings
@@ -96,13 +97,18 @@ class Trainer(Protocol):
 class Answer(nn.Module):
     """A model and what it is asked, as one module: a batch gives its summed loss."""
 
-    def __init__(self, module: Writer, objective: Objective, smoothing: float) -> None:
+    def __init__(self, module: Writer, objective: Objective, criterion: Criterion = PLAIN) -> None:
         super().__init__()
-        self.module, self.objective, self.smoothing = module, objective, smoothing
+        self.module, self.objective, self.criterion = module, objective, criterion
 
     def forward(self, batch: Batch, state: State | None = None) -> Tensor:
-        logits = self.objective.logits(self.module, batch, state)
-        return loss(logits, batch.targets, self.smoothing)
+        smoothing, consistency = self.criterion.smoothing, self.criterion.consistency
+        if not consistency:
+            logits = self.objective.logits(self.module, batch, state)
+            return loss(logits, batch.targets, smoothing)
+        twice = batch.each(lambda tensor: torch.cat([tensor, tensor]))
+        logits = self.objective.logits(self.module, twice)
+        return consistent_loss(logits, batch.targets, smoothing, consistency)
 
 
 def recompute(module: nn.Module) -> None:

@@ -36,6 +36,7 @@ from regard.training.heap import keep_freed
 from regard.training.job import Answer, Job, Outcome, recompute
 from regard.training.log import LOG
 from regard.training.meter import Meter
+from regard.training.objectives import criterion_of
 from regard.training.optimizers import Optimizers
 from regard.training.precision import Weights, computing
 from regard.training.prefetch import Ready, prefetched
@@ -91,7 +92,7 @@ class Loop:
 
     def _answer(self) -> nn.Module:
         """The loss as a module that all processes compute together."""
-        answer: nn.Module = Answer(self.module, self.job.objective, self.settings.label_smoothing)
+        answer: nn.Module = Answer(self.module, self.job.objective, criterion_of(self.settings))
         if self.processes.count > 1 and not self.sharded:
             pooled = bool(getattr(self.job.module.config, "pooler", False))
             answer = replicated(answer, self.processes, unused=pooled)

@@ -4,6 +4,7 @@ Sums, not means: a step divides by its number of valid targets once, over all it
 that a batch in four parts has the gradient of the batch whole.
 """
 
+from dataclasses import dataclass
 from typing import Protocol
 
 from torch import Tensor
@@ -17,7 +18,28 @@ from regard.models.config import TransformerConfig
 from regard.models.families import Config, Writer
 from regard.models.masks import Documents
 from regard.models.protocol import State
-from regard.training.settings import Form
+from regard.training.settings import Form, TrainingSettings
+
+
+@dataclass(frozen=True)
+class Criterion:
+    """How wrong an answer is, beside being improbable."""
+
+    smoothing: float = 0.0  # the share of a target spread over all tokens
+    consistency: float = 0.0  # how much two readings with other dropout must agree; 0: one reading
+
+    @property
+    def readings(self) -> int:
+        """How often each row is read."""
+        return 2 if self.consistency else 1
+
+
+PLAIN = Criterion()
+
+
+def criterion_of(training: TrainingSettings) -> Criterion:
+    """What a run's settings ask for."""
+    return Criterion(training.label_smoothing, training.consistency)
 
 
 class Objective(Protocol):

@@ -1,7 +1,7 @@
 """From settings to a job: data read, tokenizer learned, model built, every "auto" decided."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +115,8 @@ def _machine_defaults(settings: Settings, device: torch.device) -> Settings:
         raise RegardError(
             f"a model like {model.preset} keeps what it computed; leave out training.recompute"
         )
+    if training.consistency:
+        _check_consistency(model.preset, config)
     if isinstance(config, RecurrentConfig):
         wanted, context = (8192 if gpu else 2048), context or REACH
     if isinstance(config, Word2VecConfig):
@@ -129,6 +131,17 @@ def _machine_defaults(settings: Settings, device: torch.device) -> Settings:
         training, tokens_per_step=training.tokens_per_step or wanted, context=context
     )
     return replace(settings, data=data, model=model, training=training)
+
+
+def _check_consistency(name: str, config: Config) -> None:
+    """Refuse to read rows twice where that is of no use."""
+    leave = "leave out training.consistency"
+    if isinstance(config, RecurrentConfig) and config.kind == "decoder":
+        raise RegardError(f"rows of a model like {name} go on from one another, once; {leave}")
+    shares = [f.name for f in fields(config) if f.name.endswith("dropout")]
+    if not any(getattr(config, share) for share in shares):
+        more = f"; set model.{shares[0]}, or" if shares else ","
+        raise RegardError(f"without dropout both readings of a row are the same{more} {leave}")
 
 
 def _text(settings: Settings, stages: Stages, known: Sequence[Tokenizer]) -> Made:

@@ -9,7 +9,9 @@ import torch
 from rich.console import Console
 
 from regard.commands.train import train
+from regard.data.masking import IGNORE
 from regard.training import recipes
+from regard.training.consistency import consistent_loss
 from regard.training.fitting import rows_that_fit
 from regard.training.log import read
 from regard.training.runs import open_run
@@ -91,3 +93,17 @@ def test_the_largest_batch_is_near_what_memory_holds():
     found = rows_that_fit(attempt, 1 << 20, device)
     assert 0.6 * free < found * row < free
     assert rows_that_fit(attempt, 3, device) == 3
+
+
+def test_rows_read_twice_have_the_loss_and_gradient_that_they_have_on_a_cpu():
+    torch.manual_seed(0)
+    logits = torch.randn(12, 5, 300)
+    targets = torch.randint(300, (6, 5))
+    targets[0, 3:] = IGNORE
+    found = []
+    for device in ("cpu", "cuda"):
+        there = logits.to(device).requires_grad_()
+        value = consistent_loss(there, targets.to(device), 0.1, 5.0)
+        value.backward()
+        found.append((value.detach().cpu(), there.grad.cpu()))
+    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-4)

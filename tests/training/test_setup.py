@@ -355,9 +355,9 @@ def replace_logits(objective, seen):
     class Watched:
         name, varied = objective.name, objective.varied
 
-        def logits(self, module, batch):
+        def logits(self, module, batch, state=None):
             seen.append(batch)
-            return objective.logits(module, batch)
+            return objective.logits(module, batch, state)
 
     return Watched()
 
