@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from regard.errors import RegardError
+from regard.models.dropout import dropout
 from regard.models.linear import Linear
 from regard.models.masks import Mask, Overlay, Span, lay
 from regard.models.positions import Turn
@@ -101,16 +102,16 @@ class Attend(nn.Module):
         -> (..., queries, value_width). A query that may see nothing gets zeros.
         """
         overlay = self.overlay(queries, keys, over)
-        dropout = self.dropout if self.training else 0.0
+        share = self.dropout if self.training else 0.0
         if not isinstance(self.similarity, Dot):
-            probabilities = F.dropout(self.weigh(queries, keys, overlay).probabilities, dropout)
+            probabilities = dropout(self.weigh(queries, keys, overlay).probabilities, share)
             return probabilities.to(values.dtype) @ _repeated(values, queries)
         mixed = F.scaled_dot_product_attention(
             queries,
             keys,
             values,
             attn_mask=_shaped(overlay.table, queries),
-            dropout_p=dropout,
+            dropout_p=share,
             is_causal=overlay.triangle,
             scale=self.similarity.scale(queries.shape[-1]),
             enable_gqa=_grouped(queries, keys),

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regard.errors import Problems, RegardError
+from regard.models.dropout import dropout
 from regard.models.given import checked_lengths
 from regard.models.linear import Linear
 from regard.models.masks import Mask
@@ -140,7 +141,7 @@ class Bag(nn.Module):
         x = F.embedding_bag(source, self.words.weight, per_sample_weights=weights, mode="sum")
         x = x + self.bias  # (rows, width or vocabulary)
         for layer in self.layers:
-            x = F.dropout(F.relu(x), self.config.dropout, self.training)
+            x = dropout(F.relu(x), self.config.dropout, self.training)
             x = layer(x)
         return Memory(_only_labels(x)[:, None])  # (rows, 1, vocabulary)
 

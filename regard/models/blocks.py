@@ -9,6 +9,7 @@ from torch.nn import functional as F
 
 from regard.models.attention import Attention, Dot, KeysValues, ScaledDot, Slot
 from regard.models.config import TransformerConfig
+from regard.models.dropout import Dropout
 from regard.models.linear import Linear
 from regard.models.masks import Mask, Overlay, Span, lay
 from regard.models.positions import SCHEMES, Turn
@@ -44,7 +45,7 @@ class FeedForward(nn.Module):
         self.expand = Linear(config.width, inner, config.feedforward_bias)
         self.contract = Linear(config.hidden, config.width, config.feedforward_bias)
         self.activation, self.gated = ACTIVATIONS[config.activation], config.gated
-        self.dropout = nn.Dropout(config.activation_dropout)
+        self.dropout = Dropout(config.activation_dropout)
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.expand(x)  # (rows, new, hidden), or twice as wide
@@ -71,7 +72,7 @@ class Block(nn.Module):
         if cross:
             self.cross_norm, self.cross = norm(config), _attention(config, config.width)
         self.feedforward_norm, self.feedforward = norm(config), FeedForward(config)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
 
     def forward(
         self,
@@ -125,7 +126,7 @@ class Stack(nn.Module):
         super().__init__()
         self.positions = SCHEMES[config.positions](config, not causal)
         self.embedding_norm = norm(config) if config.embedding_norm else nn.Identity()
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
         self.blocks = nn.ModuleList(Block(config, cross) for _ in range(layers))
         self.norm = norm(config) if config.norm_place == "pre" else nn.Identity()
 

@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from regard.errors import RegardError
 from regard.models.attention import Attention
 from regard.models.convolution_config import ConvolutionConfig, gaps
+from regard.models.dropout import Dropout
 from regard.models.given import (
     Lengths,
     check_ids,
@@ -45,7 +46,7 @@ class Gated(nn.Module):
         self.kernel, self.gap, self.causal = config.kernel, gap, causal
         self.norm = nn.LayerNorm(width)
         self.mix = Linear(config.kernel * width, 2 * width)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
 
     @property
     def reach(self) -> int:
@@ -85,7 +86,7 @@ class Looking(nn.Module):
         self.convolution = Gated(config, gap, causal=True)
         self.cross_norm = nn.LayerNorm(config.width)
         self.cross = Attention(config.width, config.heads, source_width=config.width)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
 
     def forward(
         self,
@@ -110,7 +111,7 @@ class Embedding(nn.Module):
     def __init__(self, config: ConvolutionConfig, vocabulary: int) -> None:
         super().__init__()
         self.tokens = nn.Embedding(vocabulary, config.width)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
         self.scale = config.width**0.5
 
     def forward(self, tokens: Tensor, positions: Tensor | None = None) -> Tensor:

@@ -67,7 +67,7 @@ def _tried() -> bool:
 
     MKL is slow on AMD's processors only; on Intel's nothing was measured.
     """
-    if torch.backends.cpu.get_cpu_capability() != "AVX512" or "AuthenticAMD" not in _processor():
+    if torch.backends.cpu.get_cpu_capability() != "AVX512" or "AuthenticAMD" not in processor():
         return False
     numbers = torch.Generator().manual_seed(0)
     a, b = (
@@ -79,7 +79,7 @@ def _tried() -> bool:
     return bool((found - a.double() @ b.double()).abs().max() < 1e-3)  # in bfloat16 it is 0.1
 
 
-def _processor() -> str:
+def processor() -> str:
     """What Linux says of the first processor; nothing elsewhere."""
     try:
         return Path("/proc/cpuinfo").read_text().partition("\n\n")[0]
@@ -196,12 +196,19 @@ def _plain(tensor: Tensor) -> bool:
 def _watched() -> bool:
     """Whether other derivatives, a compiler, autocast or a counter want to see the product."""
     return (
+        transformed()
+        or torch.is_autocast_enabled("cpu")
+        or torch._C._len_torch_dispatch_stack() > 0
+    )
+
+
+def transformed() -> bool:
+    """Whether other derivatives or a compiler read what is computed."""
+    return (
         torch.autograd.forward_ad._current_level >= 0
         or torch._C._functorch.peek_interpreter_stack() is not None
         or torch.jit.is_tracing()
         or torch.compiler.is_compiling()
-        or torch.is_autocast_enabled("cpu")
-        or torch._C._len_torch_dispatch_stack() > 0
     )
 
 

@@ -16,6 +16,7 @@ from regard.models.attention import Attention, KeysValues
 from regard.models.blocks import FeedForward, norm
 from regard.models.cells import LSTM, Held
 from regard.models.config import TransformerConfig
+from regard.models.dropout import Dropout
 from regard.models.given import check_same, checked_memory
 from regard.models.hidden import HiddenState, Remembered, Sighted
 from regard.models.linear import Linear
@@ -37,7 +38,7 @@ class Looking(nn.Module):
         self.cross_norm = norm(parts)
         self.cross = Attention(width, parts.heads, source_width=width)
         self.feedforward_norm, self.feedforward = norm(parts), FeedForward(parts)
-        self.dropout = nn.Dropout(parts.dropout)
+        self.dropout = Dropout(parts.dropout)
 
     def forward(
         self,

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from regard.errors import RegardError
 from regard.models.cells import CELLS, Cell, Held
+from regard.models.dropout import dropout
 from regard.models.given import check_ids
 from regard.models.linear import Linear, product
 from regard.models.recurrent_config import RecurrentConfig
@@ -96,7 +97,7 @@ class Layers(nn.Module):
         matrices = [cell.recurrent for cell in self._cells]
         if not share:
             return list(matrices)
-        return [nn.functional.dropout(matrix, share) for matrix in matrices]
+        return [dropout(matrix, share) for matrix in matrices]
 
     @property
     def _cells(self) -> list[Cell]:
@@ -129,8 +130,8 @@ def dropped(x: Tensor, share: float, alike: bool) -> Tensor:
     if not share:
         return x
     if not alike:
-        return nn.functional.dropout(x, share)
-    return x * nn.functional.dropout(torch.ones_like(x[:, :1]), share)
+        return dropout(x, share)
+    return x * dropout(torch.ones_like(x[:, :1]), share)
 
 
 def unmixed(x: Tensor) -> AbstractContextManager[object]:

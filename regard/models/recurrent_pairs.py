@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from regard.errors import RegardError
 from regard.models.attention import Additive, Attend, Dot
 from regard.models.cells import CELLS, Cell
+from regard.models.dropout import dropout
 from regard.models.given import (
     Lengths,
     check_same,
@@ -67,7 +68,7 @@ class Encoder(nn.Module):
     def _read(self, cell: nn.Module, x: Tensor) -> Tensor:
         assert isinstance(cell, Cell)
         share = self.weight_share if self.training else 0.0
-        matrix = nn.functional.dropout(cell.recurrent, share) if share else cell.recurrent
+        matrix = dropout(cell.recurrent, share) if share else cell.recurrent
         return cell.run(x, cell.blank(len(x)), recurrent=matrix)[0]
 
 
