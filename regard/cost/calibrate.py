@@ -31,6 +31,7 @@ from regard.cost.device import (
 from regard.cost.launching import launching
 from regard.cost.stand_in import Kind
 from regard.cost.trace import tracing
+from regard.models.dropout import WORDS
 from regard.models.linear import product, products_by_onednn, trained_by_onednn
 from regard.training.heap import keep_freed
 
@@ -280,6 +281,7 @@ def _samples(numbers: int, device: torch.device) -> Iterator[Callable[[], object
         x, y, [WIDTH], mean, mean, scale, scale, [True, True, True]
     )
     yield lambda: torch.empty_like(x).bernoulli_(0.9)
+    yield lambda: x.new_empty(x.numel(), dtype=torch.int64).random_(WORDS, None)
     yield lambda: x.pow(2)
     yield lambda: x.mean(-1, keepdim=True)
     yield lambda: torch.rsqrt(x)
