@@ -22,6 +22,7 @@ from regard.errors import Problems, RegardError
 from regard.models.families import Config
 from regard.models.ngram import NGram, NGramConfig
 from regard.models.word2vec import Word2VecConfig
+from regard.training.formats import moment
 from regard.training.precision import Precision
 from regard.training.runs import is_run, open_run
 from regard.training.settings import Settings
@@ -159,17 +160,6 @@ def amount(value: float, unit: str = "") -> str:
     return f"{value:,.3g} {unit}".rstrip()
 
 
-def duration(seconds: float) -> str:
-    """Seconds as people say them."""
-    if seconds >= 7200:
-        return f"{seconds / 3600:,.1f} h"
-    if seconds >= 120:
-        return f"{seconds / 60:.1f} min"
-    if seconds >= 1:
-        return f"{seconds:.3g} s"
-    return f"{seconds * 1e3:.3g} ms"
-
-
 def show(name: str, found: Report, console: Console) -> None:
     """The report for people."""
     asked, total = found.asked, found.total
@@ -205,7 +195,7 @@ def show(name: str, found: Report, console: Console) -> None:
         add("cache", f"{amount(found.counted.state, 'B')} held between steps")
     add(
         "time",
-        f"{duration(found.seconds)}, {found.tokens / found.seconds:,.0f} tokens/s, "
+        f"{moment(found.seconds)}, {found.tokens / found.seconds:,.0f} tokens/s, "
         f"bound by {found.bound}" + _in_all(found),
     )
     console.print(table, soft_wrap=True)
@@ -215,7 +205,7 @@ def show(name: str, found: Report, console: Console) -> None:
 
 def _in_all(found: Report) -> str:
     steps = found.asked.steps
-    return f"; {duration(found.seconds * steps)} for {steps:,} steps" if steps > 1 else ""
+    return f"; {moment(found.seconds * steps)} for {steps:,} steps" if steps > 1 else ""
 
 
 def _parts(found: Report, shown: int = 8) -> Table:

@@ -19,6 +19,7 @@ from regard.errors import RegardError
 from regard.models.bag import BagConfig
 from regard.models.ngram import NGramConfig
 from regard.models.word2vec import Word2VecConfig
+from regard.training.formats import moment
 from regard.training.job import Trainer
 from regard.training.loop import Loop
 from regard.training.meter import memory, shape
@@ -48,7 +49,7 @@ class Foretold:
     def event(self) -> dict[str, Any]:
         """What the log says before the first step."""
         steps, device = self.asked.steps, self.asked.device
-        said = f"{_each(self.seconds)} a step predicted, {_short(self.seconds * steps)} in "
+        said = f"{moment(self.seconds)} a step predicted, {moment(self.seconds * steps)} in "
         said += f"all, {self.bytes / 1e9:.3g} GB ({device.name}: {device.source})"
         return {
             "event": "cost",
@@ -66,7 +67,7 @@ class Foretold:
         measured = median(loop.meter.paces)
         held = memory(loop.job.device)
         error = self.seconds / measured - 1
-        said = f"{_each(measured)} a step measured (median), {_each(self.seconds)} predicted "
+        said = f"{moment(measured)} a step measured (median), {moment(self.seconds)} predicted "
         said += f"({error:+.0%}); {held / 1e9:.3g} GB held"
         if loop.job.device.type == "cpu":  # then it is not only what the step asks for
             said += f" by the whole process, {self.bytes / 1e9:.3g} GB predicted for tensors"
@@ -80,14 +81,6 @@ class Foretold:
             "predicted_memory": self.bytes,
             "message": said,
         }
-
-
-def _each(seconds: float) -> str:
-    return f"{seconds:.3g} s" if seconds >= 1 else f"{seconds * 1e3:.3g} ms"
-
-
-def _short(seconds: float) -> str:
-    return f"{seconds / 60:.3g} min" if seconds >= 60 else f"{seconds:.3g} s"
 
 
 def asked_of(made: Plan, processes: int = 1) -> tuple[Asked, int] | None:

@@ -12,11 +12,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from regard.commands.cost import amount, duration
+from regard.commands.cost import amount
 from regard.cost.device import device_named
 from regard.cost.plan import Plan, plan
 from regard.errors import RegardError
 from regard.text.sources import find
+from regard.training.formats import moment
 from regard.training.precision import Precision
 
 UNITS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
@@ -77,7 +78,7 @@ def show(found: Plan, data: tuple[str, ...], device: str, console: Console) -> N
         "reads": f"{found.tokens:,} tokens, {found.passes:.3g} times the text",
         "steps": f"{found.steps:,} of {found.tokens_per_step:,} tokens, {chosen.rows:,} rows of "
         f"{found.context:,} at once",
-        "takes": f"{duration(found.hours * 3600)}, {amount(chosen.memory, 'B')} of memory",
+        "takes": f"{moment(found.hours * 3600)}, {amount(chosen.memory, 'B')} of memory",
     }
     for name, said in lines.items():
         table.add_row(Text(name, "bold"), Text(said))

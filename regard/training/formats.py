@@ -34,6 +34,13 @@ def duration(seconds: float) -> str:
     return " ".join(parts)
 
 
+def moment(seconds: float) -> str:
+    """Less than a minute in three digits, more in its two largest units: 553 ms, 2.55 s, 3 min."""
+    if not seconds < 59.95:
+        return duration(seconds)
+    return f"{seconds:.3g} s" if seconds >= 1 else f"{seconds * 1e3:.3g} ms"
+
+
 def rate(per_second: float) -> str:
     """Tokens a second: 4.2, 12,345, 1.2M."""
     return f"{per_second:,.0f}" if 9.95 <= per_second < 999_999.5 else _small(per_second)

@@ -9,7 +9,7 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from regard.training.formats import count, duration, literal, percent, rate, size
+from regard.training.formats import count, duration, literal, moment, percent, rate, size
 from regard.training.sparkline import BLOCKS, History, sparkline
 from regard.training.view import PANEL_HEIGHT, PLAIN_WIDTH, LiveView, PlainView, view
 
@@ -132,6 +132,10 @@ def live(*events, width=80, height=50):
         (size(1_234_567_890), "1.2 GB"),
         (size(80.1e9), "80.1 GB"),
         (duration(0), "0 s"),
+        (moment(0.0123456), "12.3 ms"),
+        (moment(2.5512), "2.55 s"),
+        (moment(59.96), "1 min"),
+        (moment(91), "1 min 31 s"),
         (duration(-3), "0 s"),
         (duration(59.6), "1 min"),
         (duration(125), "2 min 5 s"),
