@@ -48,6 +48,7 @@ class Place:
     due: bool = False  # whether this step's validation is still to come
     regular: bool = True  # else written because somebody asked to stop
     log: int = 0  # bytes of the log that belong to this place
+    cuts: int = 0  # validations without a new best in all: a plateau's rate is cut behind each
 
     def table(self) -> dict[str, Any]:
         """What JSON can hold."""
@@ -56,7 +57,7 @@ class Place:
     @staticmethod
     def of(table: Mapping[str, Any]) -> "Place":
         """What `table` gave, checked."""
-        values = dict(table)
+        values = {"cuts": 0, **table}  # nobody counted them before there was such a schedule
         if values.get("best_loss", 0) is None:
             values["best_loss"] = math.inf
         for field in fields(Place):

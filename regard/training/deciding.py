@@ -81,6 +81,11 @@ def decided(made: Made, device: torch.device) -> Plan:
         return _once(made, objective, config.order)
     if isinstance(config, Word2VecConfig):
         return _passes(made, config, objective, device)
+    if settings.schedule.kind == "plateau" and not made.valid_tokens:
+        raise RegardError(
+            "schedule.kind plateau waits for what validation says, and nothing is held out; name "
+            "--valid files, or choose another schedule"
+        )
     precision = choose(training.precision, device)
     feed = made.feed(training.tokens_per_step)
     if training.epochs:

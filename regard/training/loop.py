@@ -176,7 +176,8 @@ class Loop:
         good = self.guard.judge(number, total / max(ready.whole.valid, 1), norm)
         if self.carried:
             self.carried.settle(good)
-        rate = factor(self.job.settings.schedule, number, self.settings.steps)
+        schedule = self.job.settings.schedule
+        rate = factor(schedule, number, self.settings.steps, self.place.cuts)
         with self.job.stop.noted():
             self.torn = True
             self.optimizers.step(rate, norm, good)
@@ -317,7 +318,8 @@ class Loop:
         if best:
             self.place = replace(self.place, best_loss=scores.error, best_step=self.done, waited=0)
         else:
-            self.place = replace(self.place, waited=self.place.waited + 1)
+            waited, cuts = self.place.waited + 1, self.place.cuts + 1
+            self.place = replace(self.place, waited=waited, cuts=cuts)
         return best
 
     def scores(self) -> Scores:

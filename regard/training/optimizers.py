@@ -186,12 +186,15 @@ class Muon(torch.optim.Optimizer):
 
 
 class SGD(torch.optim.Optimizer):
-    """Down the gradient; nothing is remembered, and nothing decays: rates are 1 and more here."""
+    """Down the gradient, to which `l2` times the weight is added; nothing is remembered.
+
+    AdamW's usual decay is not for it: rates are 1 and more here.
+    """
 
     KEYS = ()
 
-    def __init__(self, params: Iterable[Any], lr: float) -> None:
-        super().__init__(params, {"lr": lr})
+    def __init__(self, params: Iterable[Any], lr: float, l2: float = 0.0) -> None:
+        super().__init__(params, {"lr": lr, "l2": l2})
 
     def room(self, weight: Tensor, key: str) -> Tensor:
         raise NotImplementedError
@@ -205,6 +208,8 @@ class SGD(torch.optim.Optimizer):
                 continue
             parts = [local(weight) for weight in weights]
             grads = [local(weight.grad) for weight in weights]
+            if group["l2"]:
+                torch._foreach_add_(grads, parts, alpha=group["l2"])
             if refused is not None:
                 grads = [grad.masked_fill_(refused, 0.0) for grad in grads]
             torch._foreach_add_(parts, grads, alpha=-group["lr"])
@@ -260,7 +265,7 @@ class Optimizers:
             self.parts.append(Muon(matrices, settings.muon_peak, settings.momentum, decay))
         groups = [group for group in groups if group["params"]]
         if groups and settings.kind == "sgd":
-            self.parts.append(SGD(weights.values(), settings.peak))
+            self.parts.append(SGD(weights.values(), settings.peak, settings.l2))
         elif groups:
             fused = all(weight.device.type in ("cuda", "cpu") for weight in weights.values())
             betas = settings.beta1, settings.beta2

@@ -101,6 +101,7 @@ class OptimizerSettings:
     beta2: float = 0.95  # AdamW: how much of the mean of their squares stays
     epsilon: float = 1e-8  # AdamW: added to the root it divides by
     weight_decay: float = 0.1  # on matrices, but for SGD; never on biases, norms and embeddings
+    l2: float = 0.0  # SGD: this times each weight is added to its gradient
     muon_peak: float = 0.02  # Muon's highest learning rate, for the matrices of the blocks
     momentum: float = 0.95  # Muon's
     clip: float = 1.0  # the gradient's largest norm; 0: any
@@ -108,10 +109,11 @@ class OptimizerSettings:
 
 @dataclass(frozen=True)
 class ScheduleSettings:
-    kind: Literal["constant", "cosine", "inverse-sqrt"] = "constant"
+    kind: Literal["constant", "cosine", "inverse-sqrt", "plateau"] = "constant"
     warmup: int = -1  # steps; -1: a twentieth of the run, at most 500
     decay: float = 0.4  # constant: the share of the run that decays at its end
     floor: float = 0.05  # constant, cosine: the last learning rate as a share of the peak
+    cut: float = 0.25  # plateau: what a validation without a new best leaves of the learning rate
 
 
 @dataclass(frozen=True)
@@ -255,11 +257,12 @@ RANGES: dict[str, dict[str, tuple[float, float]]] = {
         "beta2": (0, 0.999999),
         "epsilon": (1e-20, 1),
         "weight_decay": (0, 100),
+        "l2": (0, 1),
         "muon_peak": (1e-12, 100),
         "momentum": (0, 0.99999),
         "clip": (0, 1e12),
     },
-    "schedule": {"warmup": (-1, 1 << 40), "decay": (0, 1), "floor": (0, 1)},
+    "schedule": {"warmup": (-1, 1 << 40), "decay": (0, 1), "floor": (0, 1), "cut": (0.01, 1)},
     "training": {
         "steps": (1, 1 << 40),
         "epochs": (0, 1e6),

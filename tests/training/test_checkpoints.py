@@ -68,6 +68,7 @@ places = st.builds(
     best_loss=st.floats(0, allow_nan=False),
     best_step=st.integers(0, 10**18),
     waited=st.integers(0, 99),
+    cuts=st.integers(0, 99),
     due=st.booleans(),
     regular=st.booleans(),
     log=st.integers(0, 1 << 60),
@@ -94,6 +95,7 @@ WRONG = {
     "best_loss": ("inf", True, []),
     "best_step": (None, 1.5, "2"),
     "waited": (None, 0.5, True),
+    "cuts": (None, 0.5, True),
     "due": (None, 0, 1, "true"),
     "regular": (None, 0, 1, "no"),
     "log": (-1, None, 0.5, True),
@@ -107,6 +109,9 @@ def test_a_place_of_wrong_types_or_without_a_word_is_refused(name):
             Place.of({**PLACE.table(), name: value})
     table = PLACE.table()
     del table[name]
+    if name == "cuts":  # nobody counted them at first
+        assert Place.of(table).cuts == 0
+        return
     with pytest.raises(RegardError, match=f"its {name} is None"):
         Place.of(table)
 

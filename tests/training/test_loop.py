@@ -139,6 +139,23 @@ def test_patience_ends_a_run_after_so_many_validations_without_a_new_best(tmp_pa
     assert losses(job)[-1] == job.sink.of("step")[outcome.step - 1]["loss"]
 
 
+def test_on_a_plateau_the_rate_is_cut_behind_each_validation_without_a_new_best(tmp_path):
+    job = job_of(
+        tmp_path,
+        feed=Worsening(Made("causal"), 4),
+        steps=12,
+        validate_every=2,
+        optimizer={"peak": 1e-2},
+        schedule={"kind": "plateau", "cut": 0.25},
+    )
+    trained(job)
+    worse = [event["step"] for event in job.sink.of("validation") if not event["best"]]
+    assert 2 <= len(worse) < 6
+    for event in job.sink.of("step"):
+        cuts = sum(step < event["step"] for step in worse)
+        assert event["learning_rate"] == pytest.approx(1e-2 * 0.25**cuts)
+
+
 def test_without_a_held_out_part_patience_waits_for_nothing_and_the_last_weights_stay(tmp_path):
     job = job_of(tmp_path, feed=Made("causal", held=0), patience=1)
     _, outcome = trained(job)

@@ -217,6 +217,7 @@ def test_it_may_be_broken_off_at_a_validation(tmp_path, leave, best, ema):
     feed = Made("causal") if best else Worsening(Made("causal"), 2)
     how = {"validate_every": 2, "checkpoint_every": 3, "sample_every": 2, "ema": ema}
     how |= {"steps": 30, "patience": 3, "optimizer": {"peak": 2e-2 if best else 1e-2}, "rows": 2}
+    how |= {"schedule": {"kind": "plateau", "cut": 0.5}}  # which has to remember its cuts
 
     def job(folder: Path, seed: int = 0):
         made = job_of(folder, feed=feed, module=model_of("causal", seed), **how)

@@ -195,14 +195,16 @@ def test_adamw_with_clipping_and_a_schedule_is_torchs():
             assert one.grad is None
 
 
-def test_sgd_is_torchs():
+@pytest.mark.parametrize("l2", [0.0, 0.02])
+def test_sgd_is_torchs(l2):
     mine, theirs = model_of("causal"), model_of("causal")
-    settings = OptimizerSettings(kind="sgd", peak=0.5, clip=0.0)  # the usual decay is not for it
+    # The usual decay is not for it.
+    settings = OptimizerSettings(kind="sgd", peak=0.5, clip=0.0, l2=l2)
     ours = Optimizers(mine, dict(mine.named_parameters()), settings)
     for step, share in enumerate([0.1, 1.0, 0.5]):
         given_gradients(mine, step)
         given_gradients(theirs, step)
-        torch.optim.SGD(theirs.parameters(), lr=0.5 * share).step()
+        torch.optim.SGD(theirs.parameters(), lr=0.5 * share, weight_decay=l2).step()
         stepped(ours, share)
         assert ours.rate() == 0.5 * share
         for one, two in zip(mine.parameters(), theirs.parameters(), strict=True):

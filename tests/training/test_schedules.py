@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from regard.training.schedules import factor, warmup
 from regard.training.settings import ScheduleSettings
 
-KINDS = ("constant", "cosine", "inverse-sqrt")
+KINDS = ("constant", "cosine", "inverse-sqrt", "plateau")
 kinds = st.sampled_from(KINDS)
 shares = st.floats(0, 1)
 
@@ -36,6 +36,12 @@ def test_inverse_sqrt_is_that_of_2017():
     paper = [d**-0.5 * min(n**-0.5, n * rise**-1.5) for n in range(1, 31)]
     found = shape(30, kind="inverse-sqrt", warmup=rise)
     assert found == pytest.approx([value / max(paper) for value in paper])
+
+
+def test_a_plateau_is_left_by_a_cut_of_the_rate():
+    settings = ScheduleSettings(kind="plateau", warmup=2, cut=0.25)
+    found = [factor(settings, step, 100, cuts) for step, cuts in ((0, 0), (1, 0), (50, 0), (50, 2))]
+    assert found == [0.5, 1.0, 1.0, 0.0625]
 
 
 @pytest.mark.parametrize("kind", KINDS)
