@@ -43,7 +43,8 @@ class Counting:
             return Outcome("interrupted", 0, math.inf, 0, self._seconds(), 0.0, None)
         self._told(self.module.table)
         if self.job.sample and self.job.settings.training.sample_every >= 0:
-            self._tell("sample", **self.job.sample())
+            event, values = self.job.sampled()
+            self._tell(event, **values)
         best = scores.error if scores.tokens else math.inf
         seconds = self._seconds()
         pace = len(self.feed.train) / max(seconds, 1e-9)

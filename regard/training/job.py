@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from regard.data.batch import Batch, Feed
+from regard.errors import RegardError
 from regard.models.blocks import Block
 from regard.models.families import Model, Writer
 from regard.models.protocol import State
@@ -49,6 +50,14 @@ class Job:
     stop: Stop = field(default_factory=Stop)
     about: Mapping[str, Any] = field(default_factory=dict)  # what checkpoints are tied to
     found: Sequence[Checkpoint] = ()  # whole checkpoints to go on from, the last one last
+
+    def sampled(self) -> tuple[str, Mapping[str, Any]]:
+        """An event and its values; a text that cannot be written is no reason to lose a run."""
+        assert self.sample is not None
+        try:
+            return "sample", self.sample()
+        except RegardError as error:
+            return "warning", {"message": f"no sample could be written: {error}"}
 
 
 @dataclass(frozen=True)

@@ -353,7 +353,8 @@ class Loop:
     def _sample(self, step: int) -> None:
         if self.job.sample and (self.processes.first or self.sharded):
             with self._mean_in_place(), self._leavable():
-                self._tell("sample", step, **self.job.sample())
+                event, values = self.job.sampled()
+                self._tell(event, step, **values)
 
     # Checkpoints
 

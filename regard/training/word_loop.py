@@ -114,7 +114,8 @@ class WordLoop:
                 and (step % self.settings.sample_every == 0)
             ):
                 walk.settle()
-                self._tell("sample", **self.job.sample())
+                event, values = self.job.sampled()
+                self._tell(event, **values)
             if self.job.stop.asked is not None and not last:
                 return "interrupted"
         return "finished"

@@ -23,6 +23,7 @@ from regard.data.batch import Batch
 from regard.data.stream import MaskedStream, Stream
 from regard.data.texts import gather
 from regard.data.tokens import prepare
+from regard.errors import RegardError
 from regard.storage import TensorFolder
 from regard.text.learning import learn
 from regard.training.averaging import mean
@@ -250,6 +251,18 @@ def test_samples_are_drawn_at_rest_and_training_goes_on_as_without_them(tmp_path
         )
         found.append(losses(job))
     assert found[0] == found[1]
+
+
+def test_a_sample_that_cannot_be_written_is_a_warning_and_training_goes_on(tmp_path):
+    def sample():
+        raise RegardError("there is nothing to say")
+
+    job = replace(job_of(tmp_path, sample_every=2), sample=sample)
+    _, outcome = trained(job)
+    assert outcome.reason == "finished"
+    assert [(event["step"], event["message"]) for event in job.sink.of("warning")] == [
+        (step, "no sample could be written: there is nothing to say") for step in (2, 4, 6)
+    ]
 
 
 @pytest.mark.parametrize("ema", [0.0, 0.5])
