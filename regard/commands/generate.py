@@ -11,10 +11,11 @@ import tyro
 from rich.console import Console
 
 from regard.commands.names import STREAM, standard_input
-from regard.commands.printing import note, put
+from regard.commands.printing import finite, note, put
 from regard.decoding.continuing import MOST_TEXTS, Continuation, Piece, Written
 from regard.decoding.settings import Beam, Sampling
 from regard.decoding.streaming import checked_stops
+from regard.decoding.writing import Token
 from regard.errors import RegardError
 from regard.loading import Model, load
 from regard.text.damage import mended
@@ -216,26 +217,31 @@ def _facts(tokenizer: Tokenizer | None, prompt: str, one: Written) -> dict[str, 
         "ids": one.ids,
     }
     if one.logprob is not None:
-        facts["logprob"] = one.logprob
+        facts["logprob"] = finite(one.logprob)
     if one.score is not None:
-        facts["score"] = one.score
+        facts["score"] = finite(one.score)
     if tokenizer is not None and any(token.logprob is not None for token in one.tokens):
         facts["tokens"] = [
             {
                 "piece": tokenizer.pieces([token.id])[0],
-                "logprob": token.logprob,
-                "top": [[tokenizer.pieces([other])[0], value] for other, value in token.top],
+                "logprob": None if token.logprob is None else finite(token.logprob),
+                "top": [[piece, finite(value)] for piece, value in _rivals(tokenizer, token)],
             }
             for token in one.tokens
         ]
     return facts
 
 
+def _rivals(tokenizer: Tokenizer, token: Token) -> list[tuple[str, float]]:
+    """The most probable tokens where this one stands: their pieces and log-probabilities."""
+    return [(tokenizer.pieces([other])[0], value) for other, value in token.top]
+
+
 def _table(tokenizer: Tokenizer, one: Written) -> str:
     """A line for each token: its piece, its log-probability, and the favourites."""
     lines = []
     for token in one.tokens:
-        top = "  ".join(f"{tokenizer.pieces([other])[0]} {value:.2f}" for other, value in token.top)
+        top = "  ".join(f"{piece} {value:.2f}" for piece, value in _rivals(tokenizer, token))
         lines.append(f"{tokenizer.pieces([token.id])[0]}\t{token.logprob:.4f}\t{top}".rstrip())
     return "\n".join(lines) + "\n"
 

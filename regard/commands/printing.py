@@ -1,5 +1,6 @@
 """What commands print: at once, and spelled out where a terminal would obey it."""
 
+import math
 import sys
 
 from rich.console import Console
@@ -14,6 +15,11 @@ def put(text: str) -> None:
         text = "\t".join(literal(part) for part in text.split("\t"))
     sys.stdout.write(text)
     sys.stdout.flush()
+
+
+def finite(number: float) -> float | None:
+    """A number as JSON can hold it: null for what has no end."""
+    return number if math.isfinite(number) else None
 
 
 def note(sentence: str) -> None:

@@ -12,7 +12,7 @@ import tyro
 from rich.console import Console
 
 from regard.commands.given import check_texts, given_texts, one_line
-from regard.commands.printing import note, put
+from regard.commands.printing import finite, note, put
 from regard.data.pairs import Pair, read_pairs
 from regard.decoding import scoring
 from regard.decoding.speaker import Speaker
@@ -122,17 +122,13 @@ def figures(speaks: Speaker, score: scoring.Score) -> dict[str, Any]:
     """A score as JSON can hold it: null for what has no end."""
     pieces = [] if speaks.tokenizer is None else speaks.tokenizer.pieces(score.ids)
     return {
-        "logprob": _finite(score.logprob),
-        "perplexity": _finite(score.perplexity),
+        "logprob": finite(score.logprob),
+        "perplexity": finite(score.perplexity),
         "unknown": score.unknown,
         "ids": list(score.ids),
         "tokens": pieces,
-        "logprobs": [_finite(logprob) for logprob in score.logprobs],
+        "logprobs": [finite(logprob) for logprob in score.logprobs],
     }
-
-
-def _finite(number: float) -> float | None:
-    return number if math.isfinite(number) else None
 
 
 def _note_sums(scores: Sequence[scoring.Score]) -> None:

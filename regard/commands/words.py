@@ -1,7 +1,6 @@
 """`regard words`: what word vectors know."""
 
 import json
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from regard.commands.names import check_writable
-from regard.commands.printing import note, put
+from regard.commands.printing import finite, note, put
 from regard.errors import Problems, RegardError
 from regard.inspection.word_pictures import plot
 from regard.inspection.word_questions import (
@@ -237,7 +236,7 @@ def _figures(answers: Analogies) -> dict[str, Any]:
 def _section(section: Section) -> dict[str, Any]:
     return {
         "name": section.name,
-        "accuracy": _finite(section.accuracy),
+        "accuracy": finite(section.accuracy),
         "correct": section.correct,
         "asked": section.asked,
         "skipped": section.skipped,
@@ -247,15 +246,11 @@ def _section(section: Section) -> dict[str, Any]:
 def _correlations(likeness: Likeness) -> dict[str, Any]:
     return {
         "kind": "similarity",
-        "spearman": _finite(likeness.spearman),
-        "pearson": _finite(likeness.pearson),
+        "spearman": finite(likeness.spearman),
+        "pearson": finite(likeness.pearson),
         "pairs": likeness.pairs,
         "unknown": likeness.unknown,
     }
-
-
-def _finite(number: float) -> float | None:
-    return number if math.isfinite(number) else None
 
 
 def _answers(path: str, answers: Analogies) -> Table:

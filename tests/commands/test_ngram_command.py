@@ -168,3 +168,27 @@ def test_what_it_says_to_do_next_works(counted):
 )
 def test_what_means_nothing_is_refused_before_anything_is_read(arguments, sentence):
     assert sentence in mistake(call("train", "nothere.txt", "--dry-run", *arguments))
+
+
+@pytest.mark.parametrize("smoothing", ["stupid-backoff", "maximum-likelihood"])
+def test_a_rival_that_is_impossible_is_null_in_json(counted, smoothing):
+    files = (counted / "text.txt", "--valid", counted / "held.txt", "--model", "bigram")
+    call("train", *files, "--out", "run", "--set", f"model.smoothing={smoothing}")
+    said = call("generate", "run", "the", "--json", "--logprobs", 50, "--max-tokens", 2)
+    assert said.code == 0, said.err
+    values = [value for one in json.loads(said.out)["tokens"] for _, value in one["top"]]
+    assert None in values
+    assert all(value is None or math.isfinite(value) for value in values)
+
+
+def test_a_run_whose_sample_cannot_be_written_is_kept_with_a_warning(counted):
+    """What the held-out text begins with was never seen, so nothing may follow it."""
+    (counted / "strange.txt").write_text("on a on a on a on a\n")
+    said = call(
+        *("train", counted / "text.txt", "--valid", counted / "strange.txt", "--model", "ngram"),
+        *("--out", "run", "--set", "model.smoothing=maximum-likelihood"),
+    )
+    assert said.code == 0, said.err
+    assert "no sample could be written: the model gives no probability" in said.out
+    assert json.loads(call("runs", "run", "--json").out)[0]["state"] == "finished"
+    assert call("score", "run", "the cat sat").out.endswith("the cat sat\n")
