@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from regard.commands.names import check_writable
+from regard.commands.names import check_place
 from regard.errors import RegardError
 from regard.text.tokenizer import Tokenizer
 from regard.training import lock, runs
@@ -113,7 +113,7 @@ def check_free(folder: Path) -> None:
         )
     if taken and not runs.is_run(folder):
         raise RegardError(f"{folder} is already there; choose another --out, or remove it")
-    check_writable(folder)
+    check_place(folder)
 
 
 def _is_left(folder: Path) -> bool:

@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from regard.commands.comparing import NOTES, Comparing, Wanted
-from regard.commands.names import check_writable, lasting
+from regard.commands.names import check_place, lasting
 from regard.commands.train import UNSAID, Train
 from regard.comparison.contestants import USUAL, chosen, shared
 from regard.comparison.page import page
@@ -143,7 +143,7 @@ class Compare:
         first = next(iter(models.values()))
         title = " and ".join(Path(name).name for name in first.data.train)
         out = Path(self.out or Path("compared") / _stem(first.data.train))
-        check_writable(out)
+        check_place(out)
         _check_ours(out)
         minutes = 0.0 if self.minutes == UNSAID else self.minutes
         return Wanted(models, out, self.seeds, _number(self.parameters), minutes, title)

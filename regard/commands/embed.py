@@ -17,7 +17,7 @@ from regard.commands.names import check_writable
 from regard.commands.printing import put
 from regard.decoding.embedding import Pool, embedded
 from regard.errors import RegardError
-from regard.loading import is_folder, speaker_of
+from regard.loading import speaker_of
 from regard.storage import no_room, replacing
 from regard.text.damage import mended
 from regard.training.runs import open_run
@@ -83,8 +83,6 @@ def _check_out(path: Path) -> None:
     """Say before the work that a file cannot be written."""
     if path.suffix.lower() not in SUFFIXES:
         raise RegardError(f"--out must end in {', '.join(SUFFIXES)}, but is {path}")
-    if is_folder(path):
-        raise RegardError(f"{path} is a folder; name a file to write to")
     check_writable(path)
 
 

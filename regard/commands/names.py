@@ -47,7 +47,14 @@ def _absolute(name: str) -> str:
 
 
 def check_writable(path: Path) -> None:
-    """Say that nothing can be written at `path` before the work, not behind it."""
+    """Say that no file can be written at `path` before the work, not behind it."""
+    if os.path.isdir(path):
+        raise RegardError(f"{path} is a folder; name a file to write to")
+    check_place(path)
+
+
+def check_place(path: Path) -> None:
+    """The same for what may be a file or a folder to be filled."""
     near = next(place for place in (path, *path.absolute().parents) if os.path.lexists(place))
     if near == path:
         good = os.access(path, os.W_OK)

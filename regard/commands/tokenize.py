@@ -135,8 +135,6 @@ class LearnTokenizer:
     def run(self, console: Console) -> None:
         if not self.data:
             raise RegardError("name some text to learn from: files, folders, globs, or -")
-        if is_folder(Path(self.out)):
-            raise RegardError(f"{self.out} is a folder; name a file to write to")
         check_writable(Path(self.out))
         stages = Stages(console)
         with stages.stage("reading") as progress:

@@ -128,10 +128,7 @@ class Words:
         if self.action == "evaluate":
             find(self.words)  # tells what is not there or no text
         if self.action in ("plot", "export"):
-            path = Path(self.out if self.action == "plot" else self.words[0])
-            if is_folder(path):
-                raise RegardError(f"{path} is a folder; name a file to write to")
-            check_writable(path)
+            check_writable(Path(self.out if self.action == "plot" else self.words[0]))
 
     def _nearest(self, table: WordTable, console: Console) -> None:
         self._tell({"word": self.words[0]}, table.nearest(self.words[0], self.count))

@@ -126,6 +126,7 @@ def test_the_least_risky_sample_is_one_that_was_drawn(translator):
         ("--mbr 4 --temperature nan", "temperature must be"),
         ("--seed 3", "--seed is for --mbr"),
         ("--tree /dev/null/tree", "cannot write"),
+        ("--tree .", ". is a folder; name a file to write to"),
         ("--ensemble nowhere", "nowhere"),
     ],
 )
