@@ -10,7 +10,7 @@ import tyro
 from rich.console import Console
 from rich.text import Text
 
-from regard.commands.names import check_writable
+from regard.commands.names import check_writable, option
 from regard.commands.printing import note, put
 from regard.data.images import Pixels, read_image
 from regard.data.pictures_feed import as_tensor
@@ -70,7 +70,9 @@ class CaptionPictures:
     """A JSON object for each picture, with its captions, words and their attention."""
 
     def run(self, console: Console) -> None:
-        beam = Beam(self.beam, self.length_penalty, n_best=self.n_best, attention=True)
+        beam = Beam(
+            self.beam, self.length_penalty, n_best=self.n_best, attention=True, named=option
+        )
         paths = self._paths()
         run = open_run(Path(self.path), device_for(self.device))
         speaker = speaker_of(run)

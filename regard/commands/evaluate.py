@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from regard.commands.names import check_writable, readable
+from regard.commands.names import check_writable, option, readable
 from regard.data import tasks
 from regard.data.buckets import Buckets
 from regard.data.captions import CaptionTexts, encode_firsts, gather_captions
@@ -131,7 +131,7 @@ class Evaluate:
         if form == "pairs":
             return self._pairs(run, given)
         if form == "images":
-            beam = Beam(beams=self.beam, length_penalty=self.length_penalty)
+            beam = Beam(beams=self.beam, length_penalty=self.length_penalty, named=option)
             return evaluate_images(run, given, beam, Path(self.written) if self.written else None)
         return evaluate_text(run, given)
 
@@ -180,7 +180,7 @@ class Evaluate:
     def _pairs(self, run: Run, given: Names) -> tuple[Scores, list[str]]:
         pairs, counts = self._encoded(run, given)
         scores = _measured(run, pairs)
-        beam = Beam(beams=self.beam, length_penalty=self.length_penalty)
+        beam = Beam(beams=self.beam, length_penalty=self.length_penalty, named=option)
         written = translations(run.writer, pairs, run.tokenizer, beam=beam, rows=ROWS)
         if self.written:
             _write(Path(self.written), written)

@@ -10,10 +10,10 @@ from typing import Annotated, Any
 import tyro
 from rich.console import Console
 
-from regard.commands.names import STREAM, standard_input
+from regard.commands.names import STREAM, option, standard_input
 from regard.commands.printing import finite, note, put
 from regard.decoding.continuing import MOST_TEXTS, Continuation, Piece, Written
-from regard.decoding.settings import Beam, Sampling
+from regard.decoding.settings import SEEDS, Beam, Sampling
 from regard.decoding.streaming import checked_stops
 from regard.decoding.writing import Token
 from regard.errors import RegardError
@@ -27,6 +27,17 @@ The seed moves on each time, so the same line gives another text; Ctrl-C stops o
   :temperature 0.5   changes a setting (as do :max-tokens, :top-k, :top-p, :min-p, :seed, …)
   :settings          shows them
   :quit              ends, as Ctrl-D does"""
+USUAL: dict[str, Any] = {  # where nothing is said, which is not the same as saying this
+    "temperature": 0.8,
+    "top_k": 0,
+    "top_p": 1.0,
+    "min_p": 0.0,
+    "repetition_penalty": 1.0,
+    "seed": 0,
+    "length_penalty": 1.0,
+}
+SEARCHING = ("length_penalty",)
+DRAWING = tuple(name for name in USUAL if name not in SEARCHING)
 CHANGEABLE: dict[str, type[int] | type[float]] = {
     "n": int,
     "max_tokens": int,
@@ -39,6 +50,12 @@ CHANGEABLE: dict[str, type[int] | type[float]] = {
     "beam": int,
     "length_penalty": float,
 }
+
+
+def _usual(name: str, metavar: str, *aliases: str) -> Any:
+    """An option that is None unless it was typed."""
+    hint = f"(default: {USUAL[name]})"
+    return tyro.conf.arg(metavar=metavar, aliases=aliases or None, help_behavior_hint=hint)
 
 
 @dataclass(frozen=True)
@@ -62,23 +79,23 @@ class Generate:
     """So many texts, side by side; the i-th is drawn with seed + i."""
     max_tokens: Annotated[int, tyro.conf.arg(metavar="N", aliases=["--tokens"])] = 200
     """At most so many are written, and no more than the model's context holds."""
-    temperature: Annotated[float, tyro.conf.arg(metavar="T")] = 0.8
+    temperature: Annotated[float | None, _usual("temperature", "T")] = None
     """How freely tokens are drawn; 0 takes the most probable."""
-    top_k: Annotated[int, tyro.conf.arg(metavar="N", aliases=["--top"])] = 0
+    top_k: Annotated[int | None, _usual("top_k", "N", "--top")] = None
     """Draw among so many of the most probable tokens; 0: all."""
-    top_p: Annotated[float, tyro.conf.arg(metavar="P")] = 1.0
+    top_p: Annotated[float | None, _usual("top_p", "P")] = None
     """Draw among the most probable that together have this probability."""
-    min_p: Annotated[float, tyro.conf.arg(metavar="P")] = 0.0
+    min_p: Annotated[float | None, _usual("min_p", "P")] = None
     """Draw among those with at least this share of the most probable one's."""
-    repetition_penalty: Annotated[float, tyro.conf.arg(metavar="X")] = 1.0
+    repetition_penalty: Annotated[float | None, _usual("repetition_penalty", "X")] = None
     """Above 1, tokens that stand in the text already become less probable."""
     stop: Annotated[tuple[str, ...], tyro.conf.arg(metavar="TEXT…", help_behavior_hint="")] = ()
     """End before any of these strings."""
-    seed: Annotated[int, tyro.conf.arg(metavar="N")] = 0
+    seed: Annotated[int | None, _usual("seed", "N")] = None
     """What the draws follow from."""
     beam: Annotated[int, tyro.conf.arg(metavar="N")] = 0
     """Search with so many beams instead of drawing, and print the --n best."""
-    length_penalty: Annotated[float, tyro.conf.arg(metavar="X")] = 1.0
+    length_penalty: Annotated[float | None, _usual("length_penalty", "X")] = None
     """Beam search ranks by log-probability / tokens ** X."""
     logprobs: Annotated[
         int | None, tyro.conf.arg(metavar="N", help_behavior_hint="(default: none)")
@@ -94,17 +111,49 @@ class Generate:
     """cpu, cuda, or what there is."""
 
     def run(self, console: Console) -> None:
-        self._sampling()  # all that is wrong is told before anything is loaded
+        asked = self.settled()  # all that is wrong is told before anything is loaded
+        asked.check()
         checked_stops(self.stop)
         device = device_for(self.device)
         model = load(self.path, device, int8=self.int8, fast=True)
         model.speaker.require("decoder", "encoder-decoder")
         draft = load(self.draft, device, int8=self.int8, fast=True) if self.draft else None
         if self.prompt is None and sys.stdin.isatty():
-            Conversation(self, model, draft).run()
+            Conversation(asked, model, draft).run()
             return
         piped = self.prompt is None or self.prompt == STREAM
-        self.write(model, draft, standard_input() if piped else self.prompt or "")
+        asked.write(model, draft, standard_input() if piped else self.prompt or "")
+
+    def settled(self) -> "Generate":
+        """The same with nothing left unsaid; refuses what was said in vain."""
+        vain: tuple[str, ...] = SEARCHING
+        why = "is for beam search; give --beam too"
+        if self.beam > 0:
+            vain, why = DRAWING, "is for drawing; a beam search (--beam) has none"
+        for name in vain:
+            if getattr(self, name) is not None:
+                raise RegardError(f"{option(name)} {why}")
+        unsaid = {name: usual for name, usual in USUAL.items() if getattr(self, name) is None}
+        return replace(self, **unsaid)
+
+    def check(self) -> None:
+        """Refuse what cannot be, or not together; of settled options only."""
+        if self.beam < 0:
+            raise RegardError(f"--beam must be 0 or more, not {self.beam}")
+        if not 1 <= self.n <= MOST_TEXTS:
+            raise RegardError(f"--n must be 1 to {MOST_TEXTS:,}, not {self.n}")
+        last = self._sampling().seed + self.n - 1
+        if last >= SEEDS:
+            raise RegardError(
+                f"--n {self.n} draws with seeds up to --seed + {self.n - 1}, which must be "
+                f"{SEEDS - 1} or less, not {last}; give a smaller --seed"
+            )
+        if not self.beam:
+            return
+        for name in ("logprobs", "draft", "stop"):
+            if getattr(self, name) not in (None, "", ()):
+                raise RegardError(f"{option(name)} is for drawing; a beam search (--beam) has none")
+        self._searching()
 
     def write(self, model: Model, draft: Model | None, prompt: str) -> None:
         """One prompt's texts to standard output."""
@@ -122,35 +171,17 @@ class Generate:
 
     def _sampling(self) -> Sampling:
         """The options as settings, which check themselves."""
-        if self.beam < 0:
-            raise RegardError(f"--beam must be 0 or more, not {self.beam}")
-        if not 1 <= self.n <= MOST_TEXTS:
-            raise RegardError(f"--n must be 1 to {MOST_TEXTS:,}, not {self.n}")
-        if self.beam:
-            self._beam()
-        return Sampling(
-            limit=self.max_tokens,
-            temperature=self.temperature,
-            top_k=self.top_k,
-            top_p=self.top_p,
-            min_p=self.min_p,
-            repetition_penalty=self.repetition_penalty,
-            seed=self.seed,
-            logprobs=self.logprobs,
-        )
+        drawing = {name: getattr(self, name) for name in DRAWING}
+        return Sampling(self.max_tokens, logprobs=self.logprobs, named=option, **drawing)
 
-    def _beam(self) -> Beam:
-        usual, drawing = Generate(self.path), ("temperature", "top_k", "top_p", "min_p", "seed")
-        for name in (*drawing, "repetition_penalty", "logprobs", "draft", "stop"):
-            if getattr(self, name) != getattr(usual, name):
-                option = name.replace("_", "-")
-                raise RegardError(f"--{option} is for drawing; a beam search (--beam) has none")
-        return Beam(beams=self.beam, length_penalty=self.length_penalty, n_best=self.n)
+    def _searching(self) -> Beam:
+        searching = {name: getattr(self, name) for name in SEARCHING}
+        return Beam(self.beam, n_best=self.n, named=option, **searching)
 
     def _searched(self, model: Model, prompt: str) -> list[Written]:
         if model.speaker.reads:
             raise RegardError("this model translates; `regard translate --beam` searches")
-        return model.generate([prompt], max_tokens=self.max_tokens, beam=self._beam())
+        return model.generate([prompt], max_tokens=self.max_tokens, beam=self._searching())
 
     def _warn(self, model: Model, prompt: str) -> None:
         """What a reader should know of the prompt."""
@@ -271,11 +302,15 @@ class Conversation:
                     self._command(line[1:].split())
                 else:
                     self.asked.write(self.model, self.draft, line)
-                    self.asked = replace(self.asked, seed=self.asked.seed + self.asked.n)
+                    self._move_on()
             except KeyboardInterrupt:  # enough of this text
                 print()
             except RegardError as error:
                 note(str(error))
+
+    def _move_on(self) -> None:
+        assert self.asked.seed is not None
+        self.asked = replace(self.asked, seed=self.asked.seed + self.asked.n)
 
     def _command(self, words: list[str]) -> None:
         known = {name.replace("_", "-"): name for name in CHANGEABLE}
@@ -285,7 +320,7 @@ class Conversation:
             )
         elif len(words) == 2 and words[0] in known:
             changed = _changed(self.asked, known[words[0]], words[1])
-            changed._sampling()
+            changed.check()
             self.asked = changed
         else:
             if words and words[0] != "help":

@@ -12,6 +12,12 @@ from regard.text.sources import spool
 from regard.training.setup import BUILT_IN
 
 STREAM = "-"
+SETTINGS = {"limit": "--max-tokens", "beams": "--beam"}  # that searches call by other words
+
+
+def option(setting: str) -> str:
+    """A search's setting as it is typed: `top_k` is --top-k."""
+    return SETTINGS.get(setting, f"--{setting.replace('_', '-')}")
 
 
 def standard_input() -> str:

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from regard.commands.given import one_line
-from regard.commands.names import STREAM, check_writable
+from regard.commands.names import STREAM, check_writable, option
 from regard.commands.printing import note, put
 from regard.decoding.ensemble import Ensemble
 from regard.decoding.settings import Beam, Sampling
@@ -113,7 +113,7 @@ class Translate:
         for name in (*searching, "tree") if self.mbr else ("temperature", "seed"):
             problems.require(
                 getattr(self, name) == getattr(usual, name),
-                f"--{name.replace('_', '-')} is for "
+                f"{option(name)} is for "
                 + (
                     "beam search; --mbr draws" if self.mbr else "--mbr; a beam search draws nothing"
                 ),
@@ -128,8 +128,12 @@ class Translate:
             n_best=self.n_best,
             attention=self.alignments,
             record=bool(self.tree),
+            named=option,
         )
-        return beam, Sampling(self.max_tokens, temperature=self.temperature, seed=self.seed)
+        drawn = Sampling(
+            self.max_tokens, temperature=self.temperature, seed=self.seed, named=option
+        )
+        return beam, drawn
 
     def _speaker(self) -> Speaker:
         device = device_for(self.device)

@@ -1,6 +1,7 @@
 """What may be asked of a search, checked where it is made."""
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import InitVar, dataclass
 
 from regard.errors import Problems
 from regard.text.specials import BOS, EOS, MASK, PAD, UNK
@@ -42,19 +43,21 @@ class Sampling:
     banned: tuple[int, ...] = ()
     seed: int = 0
     logprobs: int | None = None  # None: none; else each token's, and so many of the most probable
+    named: InitVar[Callable[[str], str]] = str  # a setting in messages; a command says its option
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, named: Callable[[str], str]) -> None:
         problems = Problems("sampling")
-        _whole(problems, "limit", self.limit, 0)
-        _whole(problems, "top_k", self.top_k, 0)
-        _whole(problems, "seed", self.seed, 0, SEEDS - 1)
+        _whole(problems, named("limit"), self.limit, 0)
+        _whole(problems, named("top_k"), self.top_k, 0)
+        _whole(problems, named("seed"), self.seed, 0, SEEDS - 1)
         if self.logprobs is not None:
-            _whole(problems, "logprobs", self.logprobs, 0)
-        _number(problems, "temperature", self.temperature, 0, HOTTEST)
-        _number(problems, "top_p", self.top_p, 0, 1)
-        _number(problems, "min_p", self.min_p, 0, 1)
-        _number(problems, "repetition_penalty", self.repetition_penalty, 0.01, 100)
-        problems.require(self.top_p != 0, "top_p must be more than 0, or nothing is left")
+            _whole(problems, named("logprobs"), self.logprobs, 0)
+        _number(problems, named("temperature"), self.temperature, 0, HOTTEST)
+        _number(problems, named("top_p"), self.top_p, 0, 1)
+        _number(problems, named("min_p"), self.min_p, 0, 1)
+        _number(problems, named("repetition_penalty"), self.repetition_penalty, 0.01, 100)
+        nothing = f"{named('top_p')} must be more than 0, or nothing is left"
+        problems.require(self.top_p != 0, nothing)
         _check_ids(problems, self.banned)
         problems.report()
 
@@ -75,17 +78,18 @@ class Beam:
     banned: tuple[int, ...] = ()
     attention: bool = False  # bring each token's weights over the source
     record: bool = False  # bring the tree of all candidates
+    named: InitVar[Callable[[str], str]] = str  # a setting in messages; a command says its option
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, named: Callable[[str], str]) -> None:
         problems = Problems("beam search")
-        several = _whole(problems, "beams", self.beams, 1, WIDEST)
-        if _whole(problems, "n_best", self.n_best, 1) and several:
+        several = _whole(problems, named("beams"), self.beams, 1, WIDEST)
+        if _whole(problems, named("n_best"), self.n_best, 1) and several:
             problems.require(
                 self.n_best <= self.beams,
-                f"{self.n_best} best of {self.beams} beams cannot be had; raise beams",
+                f"{self.n_best} best of {self.beams} beams cannot be had; raise {named('beams')}",
             )
-        _number(problems, "length_penalty", self.length_penalty, -10, 10)
-        _number(problems, "coverage_penalty", self.coverage_penalty, 0, 100)
+        _number(problems, named("length_penalty"), self.length_penalty, -10, 10)
+        _number(problems, named("coverage_penalty"), self.coverage_penalty, 0, 100)
         _check_ids(problems, self.banned)
         problems.report()
 

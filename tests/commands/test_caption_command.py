@@ -109,7 +109,7 @@ def test_what_cannot_be_read_is_told_and_the_others_are_described(run, pictures,
         (("EMPTY",), "has no PNG or JPEG in it"),
         (("FOLDER", "-o", "a.png"), "--out is for one picture"),
         (("PICTURE", "-o", "a.txt"), "its name must end in one of"),
-        (("PICTURE", "--beam", 0), "beams must be a whole number"),
+        (("PICTURE", "--beam", 0), "--beam must be a whole number"),
     ],
 )
 def test_mistakes_of_caption(run, pictures, words, said, tmp_path):

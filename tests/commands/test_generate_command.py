@@ -2,7 +2,6 @@
 
 import io
 import json
-import math
 import sys
 from pathlib import Path
 
@@ -174,19 +173,25 @@ def test_a_terminal_is_not_sent_what_it_would_obey(monkeypatch):
         ("--temperature -1", "temperature must be 0 or more, and finite"),
         ("--temperature nan", "temperature must be 0 or more, and finite"),
         ("--temperature inf", "temperature must be 0 or more, and finite"),
-        ("--top-k -1", "top_k must be a whole number"),
-        ("--top-p 1.5", "top_p must be between 0 and 1"),
-        ("--top-p 0", "top_p must be more than 0"),
-        ("--min-p -0.1", "min_p must be between 0 and 1"),
-        ("--repetition-penalty 0", "repetition_penalty must be between 0.01 and 100"),
-        ("--max-tokens -1", "limit must be a whole number, 0 or more"),
-        ("--logprobs -1", "logprobs must be a whole number"),
-        ("--seed -1", "seed must be a whole number"),
-        (f"--seed {1 << 63}", "seed must be a whole number, 0 to"),
+        ("--top-k -1", "--top-k must be a whole number"),
+        ("--top-p 1.5", "--top-p must be between 0 and 1"),
+        ("--top-p 0", "--top-p must be more than 0"),
+        ("--min-p -0.1", "--min-p must be between 0 and 1"),
+        ("--repetition-penalty 0", "--repetition-penalty must be between 0.01 and 100"),
+        ("--max-tokens -1", "--max-tokens must be a whole number, 0 or more"),
+        ("--logprobs -1", "--logprobs must be a whole number"),
+        ("--seed -1", "--seed must be a whole number"),
+        (f"--seed {1 << 63}", "--seed must be a whole number, 0 to"),
         ("--beam -1", "--beam must be 0 or more"),
-        ("--beam 2 --n 3", "raise beams"),
+        ("--beam 2 --n 3", "3 best of 2 beams cannot be had; raise --beam"),
         ("--beam 2 --stop x", "--stop is for drawing"),
         ("--beam 2 --top-k 5", "--top-k is for drawing"),
+        ("--beam 2 --temperature 0.8", "--temperature is for drawing"),
+        ("--beam 2 --logprobs 0", "--logprobs is for drawing"),
+        ("--length-penalty 2", "--length-penalty is for beam search; give --beam too"),
+        ("--length-penalty nan", "--length-penalty is for beam search; give --beam too"),
+        ("--beam 2 --length-penalty nan", "--length-penalty must be between -10 and 10"),
+        (f"--seed {(1 << 63) - 1} --n 2", "up to --seed + 1, which must be 9223372036854775807"),
         ("--n 0", "--n must be 1 to 4,096"),
         ("--device abacus", "abacus"),
         ("--draft nowhere", "nowhere"),
@@ -203,26 +208,46 @@ def test_what_is_no_run_is_said():
     assert "nowhere" in mistake(call("generate", "nowhere", "the"))
 
 
-def test_a_conversation_answers_changes_settings_and_survives_mistakes(
-    decoder, monkeypatch, capsys
-):
-    lines = iter(["the cat", ":temperature 0", ":top-k x", ":nonsense", "the cat", ":settings"])
+@pytest.fixture
+def conversation(monkeypatch, capsys):
+    """What is said when some lines, or Ctrl-C, are typed at a prompt."""
 
-    def typed(prompt: str) -> str:
-        try:
-            return next(lines)
-        except StopIteration:
-            raise EOFError from None
+    def talk(folder, *typed, **options):
+        coming = iter(typed)
 
-    monkeypatch.setattr("builtins.input", typed)
-    asked = generate.Generate(str(decoder), max_tokens=5, seed=1)
-    generate.Conversation(asked, load(decoder), None).run()
-    said = capsys.readouterr()
+        def line(prompt: str) -> str:
+            try:
+                given = next(coming)
+            except StopIteration:
+                raise EOFError from None
+            if given is KeyboardInterrupt:
+                raise given
+            return given
+
+        monkeypatch.setattr("builtins.input", line)
+        asked = generate.Generate(str(folder), max_tokens=5, **options).settled()
+        generate.Conversation(asked, load(folder), None).run()
+        return capsys.readouterr()
+
+    return talk
+
+
+def test_a_conversation_answers_changes_settings_and_survives_mistakes(decoder, conversation):
+    lines = ("the cat", ":temperature 0", ":top-k x", ":nonsense", "the cat", ":settings")
+    said = conversation(decoder, *lines, seed=1)
     best = open_run(decoder).tokenizer.decode(greedy(decoder, "the cat", 5))
     assert f"the cat{best}\n" in said.out
     assert "top-k must be a number, not 'x'" in said.err
     assert "temperature=0.0" in said.out
-    assert not math.isnan(asked.temperature)
+    assert "seed=3" in said.out
+
+
+def test_a_conversation_searches_as_often_as_it_is_asked(decoder, conversation):
+    (best,) = load(decoder).generate("the cat", max_tokens=5, beam=3)
+    said = conversation(decoder, "the cat", "the cat", beam=3)
+    assert (said.out.count(f"the cat{best.text}\n"), said.err) == (2, "")
+    said = conversation(decoder, "a dog", ":temperature 0.5", ":beam 3", "the cat")
+    assert (said.out.count(f"the cat{best.text}\n"), said.err) == (1, "")
 
 
 def test_a_translator_is_given_one_line(translator):
