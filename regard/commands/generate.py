@@ -22,8 +22,9 @@ from regard.text.damage import mended
 from regard.text.tokenizer import Tokenizer
 from regard.training.setup import device_for
 
-HELP = """Type a text and the model goes on from there; an empty line begins a new one.
-The seed moves on each time, so the same line gives another text; Ctrl-C stops one.
+CONTINUES = "Type a text and the model goes on from there; an empty line begins a new one."
+TRANSLATES = "Type a line and the model writes from it as its source."
+HELP = """The seed moves on each time, so the same line gives another text; Ctrl-C stops one.
   :temperature 0.5   changes a setting (as do :max-tokens, :top-k, :top-p, :min-p, :seed, …)
   :settings          shows them
   :quit              ends, as Ctrl-D does"""
@@ -288,27 +289,34 @@ class Conversation:
     def run(self) -> None:
         with suppress(ImportError):
             import readline  # noqa: F401  (arrow keys and history, where Python has it)
-        print(HELP)
+        self._help()
         while True:
             try:
                 line = input("\n> ")
             except EOFError:
                 print()
                 return
+            except KeyboardInterrupt:  # the line is taken back
+                continue
+            if line.strip() in (":quit", ":q", ":exit"):
+                return
             try:
-                if line.strip() in (":quit", ":q", ":exit"):
-                    return
                 if line.startswith(":"):
                     self._command(line[1:].split())
                 else:
-                    self.asked.write(self.model, self.draft, line)
-                    self._move_on()
-            except KeyboardInterrupt:  # enough of this text
-                print()
+                    self._answer(line)
             except RegardError as error:
                 note(str(error))
 
-    def _move_on(self) -> None:
+    def _help(self) -> None:
+        print(TRANSLATES if self.model.speaker.reads else CONTINUES)
+        print(HELP)
+
+    def _answer(self, line: str) -> None:
+        try:
+            self.asked.write(self.model, self.draft, line)
+        except KeyboardInterrupt:  # enough of this text
+            print()
         assert self.asked.seed is not None
         self.asked = replace(self.asked, seed=self.asked.seed + self.asked.n)
 
@@ -325,7 +333,7 @@ class Conversation:
         else:
             if words and words[0] != "help":
                 note(f":{' '.join(words)} means nothing here")
-            print(HELP)
+            self._help()
 
 
 def _changed(asked: Generate, name: str, value: str) -> Generate:

@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -248,6 +249,28 @@ def test_a_conversation_searches_as_often_as_it_is_asked(decoder, conversation):
     assert (said.out.count(f"the cat{best.text}\n"), said.err) == (2, "")
     said = conversation(decoder, "a dog", ":temperature 0.5", ":beam 3", "the cat")
     assert (said.out.count(f"the cat{best.text}\n"), said.err) == (1, "")
+
+
+def test_ctrl_c_takes_a_line_back_or_stops_a_text_and_the_conversation_goes_on(
+    decoder, conversation, monkeypatch
+):
+    write = generate.Generate.write
+
+    def stopped(self, model, draft, prompt):
+        write(self, model, draft, prompt)
+        if prompt == "too long":
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(generate.Generate, "write", stopped)
+    lines = (KeyboardInterrupt, ":settings", "too long", ":settings", ":quit", "never read")
+    said = conversation(decoder, *lines, n=2)
+    assert re.findall(r"seed=(\d+)", said.out) == ["0", "2"]
+    assert "never read" not in said.out
+
+
+def test_the_first_line_of_help_is_true_of_the_model(decoder, translator, conversation):
+    assert conversation(decoder).out.startswith("Type a text and the model goes on from there")
+    assert conversation(translator).out.startswith("Type a line and the model writes from it as")
 
 
 def test_a_translator_is_given_one_line(translator):
