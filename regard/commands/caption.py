@@ -76,7 +76,7 @@ class CaptionPictures:
         paths = self._paths()
         run = open_run(Path(self.path), device_for(self.device))
         speaker = speaker_of(run)
-        speaker.require("captioner")
+        speaker.require("captioner", who=self.path, what="describe pictures")
         assert isinstance(run.config, CaptionConfig)
         size, drawn = run.config.picture, self._drawings(paths)
         for path, image, best in self._described(speaker, paths, size, beam):

@@ -46,7 +46,7 @@ class Fill:
             raise RegardError(f"--top must be at least 1, not {self.top}")
         run = open_run(Path(self.path), device_for(self.device))
         speaks = speaker_of(run)
-        speaks.require("encoder")
+        speaks.require("encoder", who=self.path, what="fill gaps")
         text = standard_input() if self.text == STREAM else self.text
         found = filled(speaks, text, self.top)
         if self.json:

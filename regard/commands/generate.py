@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
+import torch
 import tyro
 from rich.console import Console
 
@@ -14,10 +15,13 @@ from regard.commands.names import STREAM, option, standard_input
 from regard.commands.printing import finite, note, put
 from regard.decoding.continuing import MOST_TEXTS, Continuation, Piece, Written
 from regard.decoding.settings import SEEDS, Beam, Sampling
+from regard.decoding.speaker import Speaker
 from regard.decoding.streaming import checked_stops
 from regard.decoding.writing import Token
 from regard.errors import RegardError
 from regard.loading import Model, load
+from regard.models.int8 import quantise
+from regard.models.transformer import Transformer
 from regard.text.damage import mended
 from regard.text.tokenizer import Tokenizer
 from regard.training.setup import device_for
@@ -105,7 +109,8 @@ class Generate:
     draft: Annotated[str, tyro.conf.arg(metavar="RUN", help_behavior_hint="")] = ""
     """A smaller model of the same vocabulary that proposes tokens: faster, same distribution."""
     int8: Annotated[bool, tyro.conf.arg(help_behavior_hint="")] = False
-    """Weights in eight bits: smaller, on CPUs faster; `evaluate --int8` says what is lost."""
+    """Weights in eight bits: smaller, on CPUs faster; `evaluate --int8` says what is lost.
+    A draft's too, if it is a Transformer."""
     json: Annotated[bool, tyro.conf.arg(help_behavior_hint="")] = False
     """One JSON object for each text, when all are written."""
     device: Annotated[str, tyro.conf.arg(metavar="NAME")] = "auto"
@@ -117,13 +122,23 @@ class Generate:
         checked_stops(self.stop)
         device = device_for(self.device)
         model = load(self.path, device, int8=self.int8, fast=True)
-        model.speaker.require("decoder", "encoder-decoder")
-        draft = load(self.draft, device, int8=self.int8, fast=True) if self.draft else None
+        model.speaker.require("decoder", "encoder-decoder", who=self.path, what="write texts")
+        draft = self._draft(model.speaker, device) if self.draft else None
         if self.prompt is None and sys.stdin.isatty():
             Conversation(asked, model, draft).run()
             return
         piped = self.prompt is None or self.prompt == STREAM
         asked.write(model, draft, standard_input() if piped else self.prompt or "")
+
+    def _draft(self, speaker: Speaker, device: torch.device) -> Model:
+        """The model that proposes; in eight bits too, if it is a Transformer."""
+        draft = load(self.draft, device, fast=not self.int8)
+        what = f"draft for {self.path}"
+        draft.speaker.require(speaker.module.config.kind, who=self.draft, what=what)
+        speaker.require_words_of(draft.speaker, f"the draft {self.draft}")
+        if self.int8 and isinstance(draft.module, Transformer):
+            return replace(draft, module=quantise(draft.module))
+        return draft
 
     def settled(self) -> "Generate":
         """The same with nothing left unsaid; refuses what was said in vain."""

@@ -59,7 +59,7 @@ class Score:
     def run(self, console: Console) -> None:
         self._check()
         speaks = speaker_of(open_run(Path(self.path), device_for(self.device)))
-        speaks.require("decoder", "encoder-decoder")
+        speaks.require("decoder", "encoder-decoder", who=self.path, what="score texts")
         if speaks.reads:
             pairs = self._pairs()
             sources, texts = [p.source for p in pairs], [p.target for p in pairs]

@@ -138,12 +138,12 @@ class Translate:
     def _speaker(self) -> Speaker:
         device = device_for(self.device)
         model = load(self.path, device, int8=self.int8, fast=True)
-        model.speaker.require("encoder-decoder")
+        model.speaker.require("encoder-decoder", who=self.path, what="translate")
         if not self.ensemble:
             return model.speaker
         others = [load(path, device, int8=self.int8, fast=True) for path in self.ensemble]
         for path, other in zip(self.ensemble, others, strict=True):
-            other.speaker.require("encoder-decoder")
+            other.speaker.require("encoder-decoder", who=path, what="translate")
             model.speaker.require_words_of(other.speaker, path)
         members = [model.speaker.module, *(other.speaker.module for other in others)]
         return model.speaker.with_module(Ensemble(members))

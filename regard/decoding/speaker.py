@@ -56,13 +56,13 @@ class Speaker:
         """The same with another model of the same vocabulary, such as an ensemble."""
         return replace(self, module=module)
 
-    def require(self, *kinds: str) -> None:
+    def require(self, *kinds: str, who: str = "this model", what: str = "do that") -> None:
         """Refuse what a model of this kind cannot do, and one whose dropout is on."""
         if self.module.training:
             raise RegardError("the model is being trained, with dropout; call its `eval()` first")
         kind = self.module.config.kind
         if kind not in kinds:
-            raise RegardError(f"this model ({kind}) cannot do that: it {self._abilities()}")
+            raise RegardError(f"{who} ({kind}) cannot {what}: it {self._abilities()}")
 
     def require_one(self, what: str) -> Network:
         """The one model with hidden vectors; those of an ensemble have nothing in common."""
@@ -84,7 +84,10 @@ class Speaker:
         sides = ((self.tokenizer, other.tokenizer), (self.source_tokenizer, other.source_tokenizer))
         for mine, theirs in sides:
             if mine is not None and theirs is not None and mine.fingerprint != theirs.fingerprint:
-                raise RegardError(f"{what} has another vocabulary, so they cannot work together")
+                raise RegardError(
+                    f"{what} has another vocabulary, so they cannot work together; train one with "
+                    "the other's: --set tokenizer.file=OTHER/tokenizer.json"
+                )
 
     def ids(self, given: Given, source: bool = False) -> list[int]:
         """The ids of a text, without what begins and ends it; ids are checked."""

@@ -120,7 +120,7 @@ def test_mistakes_of_caption(run, pictures, words, said, tmp_path):
 
 def test_other_models_describe_no_pictures(translator, pictures):
     said = mistake(call("caption", translator, pictures / "00001.png"))
-    assert "cannot do that: it translates" in said
+    assert f"{translator} (encoder-decoder) cannot describe pictures: it translates" in said
 
 
 @pytest.mark.parametrize("command", ["translate", "generate", "score", "embed", "align"])

@@ -77,6 +77,6 @@ def test_a_wrong_command_is_one_sentence_and_nothing_is_printed(encoder, argumen
 
 
 def test_runs_that_do_not_fill_gaps_are_told_apart(decoder):
-    assert "(decoder) cannot do that" in mistake(call("fill", decoder, TEXT))
+    assert f"{decoder} (decoder) cannot fill gaps" in mistake(call("fill", decoder, TEXT))
     assert "is no run" in mistake(call("fill", "nowhere", TEXT))
     assert call("fill", decoder, TEXT, "--top", "nan").code == 2

@@ -143,6 +143,33 @@ def test_a_draft_changes_nothing_at_temperature_0(decoder):
     assert "100.0% taken" in said.err
 
 
+@pytest.fixture
+def bigram(data, decoder) -> Path:
+    """Counts of the decoder's tokens."""
+    counts = ("--model", "bigram", "--out", "bigram")
+    tokens = f"tokenizer.file={decoder / 'tokenizer.json'}"
+    said = call("train", data / "notes.txt", *counts, "--set", tokens)
+    assert said.code == 0, said.err
+    return Path("bigram")
+
+
+def test_a_draft_that_is_no_transformer_proposes_to_one_in_eight_bits(decoder, bigram):
+    options = ("--temperature", 0, "--max-tokens", 12, "--int8")
+    said = call("generate", decoder, "the", *options, "--draft", bigram)
+    assert said.out == call("generate", decoder, "the", *options).out
+    assert "% taken" in said.err
+    alone = call("generate", bigram, "the", "--int8")
+    assert "only a Transformer has weights to keep in eight bits" in mistake(alone)
+
+
+def test_a_draft_that_cannot_help_is_named_and_what_would_is_said(decoder, translator, words):
+    said = call("generate", translator, "the cat", "--draft", decoder)
+    assert f"{decoder} (decoder) cannot draft for {translator}: it continues" in mistake(said)
+    said = mistake(call("generate", decoder, "the cat", "--draft", words))
+    assert f"the draft {words} has another vocabulary" in said
+    assert "--set tokenizer.file=OTHER/tokenizer.json" in said
+
+
 def test_eight_bits_write_too(decoder):
     assert call("generate", decoder, "the", "--int8", "--max-tokens", 5).code == 0
 

@@ -118,7 +118,7 @@ def test_what_cannot_be_is_one_sentence(counted, arguments, sentence):
 
 def test_what_it_cannot_do_is_one_sentence(counted):
     assert "counts and no vectors" in mistake(call("embed", counted / "run", "the cat"))
-    assert "cannot do that" in mistake(call("fill", counted / "run", "the [mask]"))
+    assert "cannot fill gaps: it has counts" in mistake(call("fill", counted / "run", "the [mask]"))
     assert "--int8 is for Transformers" in mistake(call("evaluate", counted / "run", "--int8"))
 
 

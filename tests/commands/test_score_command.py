@@ -163,5 +163,5 @@ def test_wrong_pairs_are_told_by_their_lines(translator, tmp_path):
 
 
 def test_a_run_that_fills_gaps_has_no_scores(encoder):
-    assert "(encoder) cannot do that" in mistake(call("score", encoder, "the cat"))
+    assert f"{encoder} (encoder) cannot score texts" in mistake(call("score", encoder, "the cat"))
     assert "is no run" in mistake(call("score", "nowhere", "the"))

@@ -144,7 +144,9 @@ def test_a_line_too_long_is_named_before_its_batches_are_translated(translator):
 
 
 def test_what_does_not_translate_and_what_is_no_file_is_said(decoder, translator):
-    assert "it continues texts" in mistake(call("translate", decoder, stdin=b"the"))
+    refusal = f"{decoder} (decoder) cannot translate: it continues texts"
+    assert refusal in mistake(call("translate", decoder, stdin=b"the"))
+    assert refusal in mistake(call("translate", translator, "--ensemble", decoder, stdin=b"the"))
     assert "there is no file nowhere.txt" in mistake(call("translate", translator, "nowhere.txt"))
 
 
