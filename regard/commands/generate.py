@@ -94,8 +94,11 @@ class Generate:
     """Draw among those with at least this share of the most probable one's."""
     repetition_penalty: Annotated[float | None, _usual("repetition_penalty", "X")] = None
     """Above 1, tokens that stand in the text already become less probable."""
-    stop: Annotated[tuple[str, ...], tyro.conf.arg(metavar="TEXT…", help_behavior_hint="")] = ()
-    """End before any of these strings."""
+    stop: Annotated[
+        tyro.conf.UseAppendAction[tuple[str, ...]],
+        tyro.conf.arg(metavar="TEXT", help_behavior_hint="(may be repeated)"),
+    ] = ()
+    """End before this string."""
     seed: Annotated[int | None, _usual("seed", "N")] = None
     """What the draws follow from."""
     beam: Annotated[int, tyro.conf.arg(metavar="N")] = 0
