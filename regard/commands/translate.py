@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, TextIO
 
@@ -25,6 +26,7 @@ from regard.decoding.speaker import Speaker
 from regard.decoding.translating import WINDOW, Translation, least_risky, translated
 from regard.errors import Problems, RegardError
 from regard.loading import load
+from regard.text import sources
 from regard.training.setup import device_for
 
 BLOCK = 1 << 16  # bytes read at a time
@@ -87,8 +89,11 @@ class Translate:
     def run(self, console: Console) -> None:
         beam, sampling = self._settings()
         speaker = self._speaker()
+        speaker.beginning(self.prefix, "translation")  # or <unk> would be forced
+        if self.file != STREAM:
+            _check_file(self.file)
         with ExitStack() as stack:
-            parts = in_parts(stack.enter_context(self._opened()), self.rows * WINDOW)
+            parts = _some(self._parts(), "standard input" if self.file == STREAM else self.file)
             tree = stack.enter_context(self._tree_file()) if self.tree else None
             told = stack.enter_context(_progress())
             for number, found in enumerate(self._found(speaker, parts, beam, sampling, told), 1):
@@ -148,17 +153,20 @@ class Translate:
         members = [model.speaker.module, *(other.speaker.module for other in others)]
         return model.speaker.with_module(Ensemble(members))
 
-    @contextmanager
-    def _opened(self) -> Iterator[BinaryIO]:
+    def _parts(self) -> Iterator[list[str]]:
+        """The lines to translate: of a file in full parts, of a pipe as they come."""
+        most = self.rows * WINDOW
         if self.file == STREAM:
             if sys.stdin.isatty():
                 note("type lines to translate; Ctrl-D ends")
-            yield sys.stdin.buffer
-            return
-        if not Path(self.file).is_file():
-            raise RegardError(f"there is no file {self.file}; to translate a text, pipe it in")
-        with open(self.file, "rb") as file:
-            yield file
+            yield from in_parts(sys.stdin.buffer, most)
+        elif os.path.isfile(self.file):
+            coming = sources.lines(Path(self.file))
+            while part := list(islice(coming, most)):
+                yield part
+        else:
+            with open(self.file, "rb") as file:
+                yield from in_parts(file, most)
 
     def _found(
         self,
@@ -198,6 +206,26 @@ class Translate:
             columns.append(one_line(one.text).replace("\t", " "))
             columns += [" ".join(pharaoh(one))] if self.alignments else []
             put("\t".join(columns) + "\n")
+
+
+def _check_file(name: str) -> None:
+    """Refuse what has no lines; pipes and devices may have some."""
+    if os.path.isdir(name):
+        raise RegardError(f"{name} is a folder; name a text file, or {STREAM} for standard input")
+    if not os.path.exists(name):
+        raise RegardError(f"there is no file {name}; to translate a text, pipe it in")
+    if os.path.isfile(name):
+        sources.find([name])  # tells what is no text
+
+
+def _some(parts: Iterable[list[str]], where: str) -> Iterator[list[str]]:
+    """The same parts, of which there must be one."""
+    empty = True
+    for part in parts:
+        empty = False
+        yield part
+    if empty:
+        raise RegardError(f"there is no text in {where}")
 
 
 def pharaoh(one: Translation) -> list[str]:

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -32,9 +31,7 @@ def captioned(
     model knows.
     """
     speaker.require("captioner")
-    begin = speaker.ids(prefix) if len(prefix) else []
-    if speaker.tokenizer is not None and speaker.tokenizer.unknown(np.array(begin)):
-        raise RegardError(f"no caption can begin with {prefix!r}: the model lacks a word of it")
+    begin = speaker.beginning(prefix, "caption")
     room = speaker.context - len(begin)
     if limit < 0:
         raise RegardError(f"a caption cannot have {limit} tokens at most; give 1 or more, or 0")

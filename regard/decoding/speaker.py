@@ -116,6 +116,13 @@ class Speaker:
             )
         return ids
 
+    def beginning(self, prefix: Given, what: str) -> list[int]:
+        """The ids that every `what` must begin with; a word that is unknown cannot be forced."""
+        ids = self.ids(prefix) if len(prefix) else []
+        if self.tokenizer is not None and self.tokenizer.unknown(ids):
+            raise RegardError(f"no {what} can begin with {prefix!r}: the model lacks a word of it")
+        return ids
+
     def encode(self, sources: Sequence[Sequence[int]]) -> Memory:
         """Sources of any lengths, read once."""
         tokens, lengths = padded_rows(sources, self.device)

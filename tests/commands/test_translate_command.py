@@ -1,6 +1,8 @@
 """`regard translate`: lines in, lines out, in order, whatever is asked beside."""
 
+import gzip
 import json
+import os
 import select
 import subprocess
 import sys
@@ -128,6 +130,7 @@ def test_the_least_risky_sample_is_one_that_was_drawn(translator):
         ("--tree /dev/null/tree", "cannot write"),
         ("--tree .", ". is a folder; name a file to write to"),
         ("--ensemble nowhere", "nowhere"),
+        ("--prefix zebra", "no translation can begin with 'zebra': the model lacks a word of it"),
     ],
 )
 def test_a_wrong_option_is_one_sentence_and_nothing_is_printed(translator, option, words):
@@ -148,6 +151,41 @@ def test_what_does_not_translate_and_what_is_no_file_is_said(decoder, translator
     assert refusal in mistake(call("translate", decoder, stdin=b"the"))
     assert refusal in mistake(call("translate", translator, "--ensemble", decoder, stdin=b"the"))
     assert "there is no file nowhere.txt" in mistake(call("translate", translator, "nowhere.txt"))
+
+
+def test_a_pipe_is_read_as_a_file_is(translator, data):
+    text = (data / "source2").read_bytes()
+    reading, writing = os.pipe()
+    os.write(writing, text)
+    os.close(writing)
+    assert call("translate", translator, f"/dev/fd/{reading}") == call(
+        "translate", translator, stdin=text
+    )
+    os.close(reading)
+
+
+def test_a_compressed_file_is_read_as_score_reads_it(translator, data, tmp_path):
+    text = (data / "source2").read_bytes()
+    (tmp_path / "lines.gz").write_bytes(gzip.compress(text))
+    expected = call("translate", translator, stdin=text)
+    assert call("translate", translator, "lines.gz") == expected
+
+
+def test_what_holds_no_text_is_said_with_its_name(translator, tmp_path):
+    (tmp_path / "empty.txt").touch()
+    (tmp_path / "binary.txt").write_bytes(b"ab\0c")
+    for arguments, sentence in (
+        ((), "there is no text in standard input"),
+        (("empty.txt",), "there is no text in empty.txt"),
+        (("empty.txt", "--mbr", 2), "there is no text in empty.txt"),
+        (("/dev/null",), "there is no text in /dev/null"),
+        (("binary.txt",), "binary.txt is not text (it has NUL bytes)"),
+        ((".",), ". is a folder; name a text file"),
+    ):
+        said = call("translate", translator, *arguments)
+        assert sentence in mistake(said)
+        assert said.out == ""
+    assert call("translate", translator, stdin=b"\n\n") == (0, "\n\n", "")
 
 
 def test_whoever_writes_a_line_and_waits_gets_its_translation(translator):
