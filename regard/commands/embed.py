@@ -14,7 +14,7 @@ from rich.text import Text
 
 from regard.commands.given import check_texts, given_texts
 from regard.commands.names import check_writable
-from regard.commands.printing import put
+from regard.commands.printing import note_unknown, put
 from regard.decoding.embedding import Pool, embedded
 from regard.errors import RegardError
 from regard.loading import speaker_of
@@ -68,7 +68,8 @@ class Embed:
             _check_out(Path(self.out))
         speaks = speaker_of(open_run(Path(self.path), device_for(self.device)))
         texts = given_texts(self.texts, self.file)
-        vectors = embedded(speaks, texts, pool=self.pool).numpy()
+        read = [speaks.ids(text, source=speaks.reads) for text in texts]
+        vectors = embedded(speaks, read, pool=self.pool).numpy()
         if self.out:
             write(Path(self.out), texts, vectors)
             count, width = vectors.shape
@@ -77,6 +78,7 @@ class Embed:
         else:
             for line in _objects(texts, vectors):
                 put(line)
+        note_unknown(sum(map(speaks.unknown, read)), sum(map(len, read)))
 
 
 def _check_out(path: Path) -> None:

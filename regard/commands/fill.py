@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from regard.commands.names import STREAM, standard_input
-from regard.commands.printing import put
+from regard.commands.printing import note_unknown, put
 from regard.decoding.filling import Filling, filled
 from regard.errors import RegardError
 from regard.loading import speaker_of
@@ -51,10 +51,11 @@ class Fill:
         found = filled(speaks, text, self.top)
         if self.json:
             put(as_json(found) + "\n")
-            return
-        put(found.text + "\n")
-        console.print()
-        console.print(_table(found, run.tokenizer))
+        else:
+            put(found.text + "\n")
+            console.print()
+            console.print(_table(found, run.tokenizer))
+        note_unknown(found.unknown, found.tokens, "the text's")
 
 
 def as_json(found: Filling) -> str:

@@ -12,7 +12,7 @@ import tyro
 from rich.console import Console
 
 from regard.commands.names import STREAM, option, standard_input
-from regard.commands.printing import finite, note, put
+from regard.commands.printing import finite, note, note_unknown, put
 from regard.decoding.continuing import MOST_TEXTS, Continuation, Piece, Written
 from regard.decoding.settings import SEEDS, Beam, Sampling
 from regard.decoding.speaker import Speaker
@@ -210,8 +210,7 @@ class Generate:
         if tokenizer is None:
             return
         ids = tokenizer.encode(prompt).tolist()
-        if unknown := tokenizer.unknown(ids):
-            note(f"{unknown:,} of the prompt's {len(ids):,} tokens are unknown to this run")
+        note_unknown(tokenizer.unknown(ids), len(ids), "the prompt's")
 
     def _print(self, stream: Continuation, before: str) -> None:
         """Write as it comes: the first text at once, the others in their turn."""

@@ -12,7 +12,7 @@ import tyro
 from rich.console import Console
 
 from regard.commands.given import check_texts, given_texts, one_line
-from regard.commands.printing import finite, note, put
+from regard.commands.printing import finite, note_unknown, put
 from regard.data.pairs import Pair, read_pairs
 from regard.decoding import scoring
 from regard.decoding.speaker import Speaker
@@ -135,8 +135,7 @@ def _note_sums(scores: Sequence[scoring.Score]) -> None:
     """The figures of all texts together."""
     total = math.fsum(score.logprob for score in scores)
     tokens = sum(score.tokens for score in scores)
-    if unknown := sum(score.unknown for score in scores):
-        note(f"{unknown:,} of the {tokens:,} tokens are unknown to this run")
+    note_unknown(sum(score.unknown for score in scores), tokens)
     mean = scoring.perplexity(total, tokens)
     said = f"total {total:.4f} nats, {tokens:,} tokens, perplexity {mean:,.2f} per token"
     print(said, file=sys.stderr)

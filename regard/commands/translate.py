@@ -19,7 +19,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from regard.commands.given import one_line
 from regard.commands.names import STREAM, check_writable, option
-from regard.commands.printing import note, put
+from regard.commands.printing import note, note_unknown, put
 from regard.decoding.ensemble import Ensemble
 from regard.decoding.settings import Beam, Sampling
 from regard.decoding.speaker import Speaker
@@ -96,10 +96,14 @@ class Translate:
             parts = _some(self._parts(), "standard input" if self.file == STREAM else self.file)
             tree = stack.enter_context(self._tree_file()) if self.tree else None
             told = stack.enter_context(_progress())
+            tokens = unknown = 0
             for number, found in enumerate(self._found(speaker, parts, beam, sampling, told), 1):
                 self._print(speaker, number, found)
                 if tree is not None:
                     tree.write(json.dumps(_tree(speaker, number, found)) + "\n")
+                source = found[0].source[:-1]  # without its end
+                tokens, unknown = tokens + len(source), unknown + speaker.unknown(source)
+        note_unknown(unknown, tokens, "the sources'")
 
     def _tree_file(self) -> TextIO:
         Path(self.tree).parent.mkdir(parents=True, exist_ok=True)

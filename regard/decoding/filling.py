@@ -33,6 +33,8 @@ class Filling:
     text: str  # with the most probable token in each gap
     gaps: tuple[tuple[Candidate, ...], ...]  # of each gap, the most probable first
     ids: tuple[tuple[int, ...], ...]  # the same candidates as token ids
+    tokens: int  # of the text around the gaps
+    unknown: int  # of these, what the vocabulary lacks
 
 
 def filled(speaker: Speaker, text: str, top: int = 5) -> Filling:
@@ -60,7 +62,13 @@ def filled(speaker: Speaker, text: str, top: int = 5) -> Filling:
         tuple(Candidate(_text(tokenizer, token), p) for token, p in zip(*gap, strict=True))
         for gap in zip(found, best.values.tolist(), strict=True)
     ]
-    return Filling(_joined(tokenizer, parts, found), tuple(gaps), tuple(map(tuple, found)))
+    return Filling(
+        _joined(tokenizer, parts, found),
+        tuple(gaps),
+        tuple(map(tuple, found)),
+        len(ids) - len(gaps) - 2,  # without what begins and ends it
+        tokenizer.unknown(ids),
+    )
 
 
 def _parts(text: str, tokenizer: Tokenizer) -> list[str]:

@@ -98,6 +98,11 @@ class Speaker:
             raise RegardError("this model came without a tokenizer; give token ids instead of text")
         return tokenizer.encode(mended(given) if source else given).tolist()
 
+    def unknown(self, ids: Sequence[int]) -> int:
+        """How many of a text's ids stand for words that the vocabulary lacks."""
+        tokenizer = self.source_tokenizer or self.tokenizer
+        return 0 if tokenizer is None else tokenizer.unknown(ids)
+
     def prompt(self, given: Given) -> list[int]:
         """What a row begins with; ids of a model without a tokenizer are taken as they are."""
         ids = self.ids(given)

@@ -47,6 +47,13 @@ def test_pooling_can_be_chosen(encoder):
     assert call("embed", encoder, "the cat", "--pool", "middle").code == 2
 
 
+def test_unknown_words_are_counted_over_all_texts(words, translator):
+    for folder in (words, translator):
+        said = call("embed", folder, "the zebra", "zebra", "a cat")
+        assert said.err == "note: 2 of the 5 tokens are unknown to this run\n"
+        assert call("embed", folder, "a cat").err == ""
+
+
 def test_what_cannot_be_written_whole_leaves_what_was_there(encoder, tmp_path, monkeypatch):
     (tmp_path / "v.tsv").write_text("old")
     rows = embed._rows

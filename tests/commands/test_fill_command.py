@@ -5,7 +5,7 @@ import json
 import sys
 
 import pytest
-from command_line import call, mistake
+from command_line import call, mistake, trained
 from rich.console import Console
 
 from regard.commands.fill import Fill
@@ -48,6 +48,14 @@ def test_json_holds_every_candidate(encoder):
         shares = [c["probability"] for c in gap]
         assert shares == sorted(shares, reverse=True)
         assert 0 < sum(shares) < 1
+
+
+@pytest.mark.parametrize("options", [(), ("--json",)])
+def test_unknown_words_are_noted(tmp_path, data, options):
+    trained(tmp_path / "run", data / "notes.txt", "--model", "bert-tiny", "--tokenizer", "word")
+    said = call("fill", "run", "the zebra [mask] on [mask]", *options)
+    assert said.err == "note: 1 of the text's 3 tokens are unknown to this run\n"
+    assert call("fill", "run", "the cat [mask]", *options).err == ""
 
 
 def test_a_terminal_is_not_sent_what_it_would_obey(encoder, monkeypatch):

@@ -83,6 +83,14 @@ def test_a_forced_beginning_begins_every_translation(translator, lines):
     assert not all(line.startswith(forced) for line in plain.out.splitlines())
 
 
+@pytest.mark.parametrize("options", [(), ("--mbr", 2)])
+def test_unknown_words_are_counted_over_all_lines(translator, options):
+    said = call("translate", translator, *options, stdin=b"the zebra\n\nzebra\na cat")
+    assert said.err == "note: 2 of the sources' 5 tokens are unknown to this run\n"
+    assert len(said.out.split("\n")) == 5
+    assert call("translate", translator, *options, stdin=b"a cat").err == ""
+
+
 def test_the_tree_holds_every_step(translator, tmp_path):
     said = call("translate", translator, "--tree", tmp_path / "tree.jsonl", stdin=b"the cat\n\na")
     trees = [json.loads(line) for line in (tmp_path / "tree.jsonl").read_text().splitlines()]
