@@ -161,11 +161,10 @@ class Generate:
             raise RegardError(f"--beam must be 0 or more, not {self.beam}")
         if not 1 <= self.n <= MOST_TEXTS:
             raise RegardError(f"--n must be 1 to {MOST_TEXTS:,}, not {self.n}")
-        last = self._sampling().seed + self.n - 1
-        if last >= SEEDS:
+        if self._sampling().seed + self.n > SEEDS:
             raise RegardError(
-                f"--n {self.n} draws with seeds up to --seed + {self.n - 1}, which must be "
-                f"{SEEDS - 1} or less, not {last}; give a smaller --seed"
+                f"--seed must be {SEEDS - self.n} or less with --n {self.n}: the last text's seed, "
+                "seed + n - 1, must be below 2 ** 63"
             )
         if not self.beam:
             return
