@@ -43,6 +43,7 @@ USUAL: dict[str, Any] = {  # where nothing is said, which is not the same as say
 }
 SEARCHING = ("length_penalty",)
 DRAWING = tuple(name for name in USUAL if name not in SEARCHING)
+ONLY_DRAWN = "is for drawing; a beam search (--beam) has none"
 CHANGEABLE: dict[str, type[int] | type[float]] = {
     "n": int,
     "max_tokens": int,
@@ -148,7 +149,7 @@ class Generate:
         vain: tuple[str, ...] = SEARCHING
         why = "is for beam search; give --beam too"
         if self.beam > 0:
-            vain, why = DRAWING, "is for drawing; a beam search (--beam) has none"
+            vain, why = DRAWING, ONLY_DRAWN
         for name in vain:
             if getattr(self, name) is not None:
                 raise RegardError(f"{option(name)} {why}")
@@ -170,7 +171,7 @@ class Generate:
             return
         for name in ("logprobs", "draft", "stop"):
             if getattr(self, name) not in (None, "", ()):
-                raise RegardError(f"{option(name)} is for drawing; a beam search (--beam) has none")
+                raise RegardError(f"{option(name)} {ONLY_DRAWN}")
         self._searching()
 
     def write(self, model: Model, draft: Model | None, prompt: str) -> None:

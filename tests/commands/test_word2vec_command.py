@@ -11,6 +11,7 @@ from command_line import QUICK, call, mistake
 
 from regard.commands import running
 from regard.commands.words import table_of
+from regard.errors import RegardError
 from regard.loading import load
 from regard.training import word_walk
 from regard.training.checkpoints import stored_steps
@@ -63,6 +64,16 @@ def test_the_loss_falls(corpus, model, loss):
     losses = [event["loss"] for event in events if event["event"] == "step"]
     assert losses[-1] < losses[0]
     assert [event["event"] for event in events][-1] == "end"
+    assert json.loads(call("runs", "r", "--json").out)[0]["state"] == "finished"
+
+
+def test_a_sample_that_cannot_be_shown_is_a_warning(corpus, monkeypatch):
+    def sample():
+        raise RegardError("no word has a neighbour")
+
+    monkeypatch.setattr(running, "sampler", lambda plan, module: sample)
+    said = made(corpus, "r", "training.epochs=1", "training.sample_every=1")
+    assert "no sample could be written: no word has a neighbour" in said.out
     assert json.loads(call("runs", "r", "--json").out)[0]["state"] == "finished"
 
 
