@@ -13,12 +13,13 @@ from torch.utils.checkpoint import checkpoint
 from regard.data.batch import Batch, Feed
 from regard.models.blocks import Block
 from regard.models.families import Model, Writer
+from regard.models.network import Network
 from regard.models.protocol import State
 from regard.training.checkpoints import Checkpoint
 from regard.training.consistency import consistent_loss
 from regard.training.evaluation import Scores
 from regard.training.log import Sink
-from regard.training.objectives import PLAIN, Criterion, Objective, loss
+from regard.training.objectives import PLAIN, Criterion, Objective, loss, restlessness
 from regard.training.precision import Precision
 from regard.training.processes import ALONE, Processes
 from regard.training.settings import Settings
@@ -103,6 +104,11 @@ class Answer(nn.Module):
 
     def forward(self, batch: Batch, state: State | None = None) -> Tensor:
         smoothing, consistency = self.criterion.smoothing, self.criterion.consistency
+        if self.criterion.calms:
+            assert isinstance(self.module, Network)
+            hidden = self.module.hidden(batch.tokens, state=state)
+            found = loss(self.module.logits(hidden), batch.targets, smoothing)
+            return found + restlessness(hidden, self.criterion)
         if not consistency:
             logits = self.objective.logits(self.module, batch, state)
             return loss(logits, batch.targets, smoothing)
