@@ -13,6 +13,7 @@ from regard.errors import RegardError
 # Of a vocabulary this many tokens are looked at first; they nearly always hold a top_p. A full sort
 # of 50,000 logits takes longer than all the rest of the choice.
 FIRST_LOOK = 1024
+NOTHING = "the model gives no probability to any token that may be written"
 
 
 @dataclass(frozen=True)
@@ -83,12 +84,8 @@ def distribution(logits: Tensor, columns: Columns, standing: Tensor | None = Non
         weighed = torch.where(scores > 0, scores / columns.penalty, scores * columns.penalty)
         scores = torch.where(standing, weighed, scores)
     scores = scores.masked_fill(columns.forbidden, -torch.inf)
-    best = scores.argmax(-1, keepdim=True)  # (rows, 1)
-    # From the best downwards, so that no temperature makes numbers overflow.
-    highest = scores.gather(-1, best)
-    if bool((highest == -torch.inf).any()):
-        raise RegardError("the model gives no probability to any token that may be written")
-    scores = scores - highest
+    best, highest = favourites(scores)
+    scores = scores - highest  # downwards, so that no temperature makes numbers overflow
     greedy = columns.temperature == 0
     scores = scores / torch.where(greedy, 1.0, columns.temperature)
     keep = _kept_by_rank(scores, columns)
@@ -99,6 +96,18 @@ def distribution(logits: Tensor, columns: Columns, standing: Tensor | None = Non
     probabilities = scores.softmax(-1)
     chosen = torch.zeros_like(probabilities).scatter_(-1, best, 1.0)
     return torch.where(greedy, chosen, probabilities)
+
+
+def favourites(scores: Tensor) -> tuple[Tensor, Tensor]:
+    """The best of scores (rows, vocabulary), the first of equals, and its score: (rows, 1) both.
+
+    Every row must have one: where all is -inf there is nothing that could be written.
+    """
+    best = scores.argmax(-1, keepdim=True)
+    highest = scores.gather(-1, best)
+    if bool((highest == -torch.inf).any()):
+        raise RegardError(NOTHING)
+    return best, highest
 
 
 def _kept_by_rank(scores: Tensor, columns: Columns) -> Tensor | None:

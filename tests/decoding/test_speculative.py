@@ -234,6 +234,20 @@ def test_a_draft_of_any_family_changes_no_token_of_rows_of_any_limits(name):
         assert steps.accepted > 0 or name not in ("ngram", "transformer")  # the others guess
 
 
+@pytest.mark.parametrize("temperature", [0, 1])
+def test_a_draft_that_knows_nothing_of_a_row_leaves_it_to_the_model(temperature):
+    target, draft = model(1), counted("maximum-likelihood")
+    unseen = [BOS, 18, 18, 18]
+    assert draft(torch.tensor([unseen]))[0, -1].eq(-torch.inf).all()
+    prompts = [unseen, *PROMPTS]
+    asked = [Sampling(limit=9, temperature=temperature, seed=seed) for seed in range(6)]
+    steps = Speculation.begin(target, draft, prompts, asked, context=CONTEXT)
+    found = written(steps, 6)
+    assert len(found[0]) == 9 or found[0][-1].end == "end"
+    if not temperature:
+        alike(found, written(Writing.begin(target, prompts, asked, context=CONTEXT), 6))
+
+
 @pytest.mark.parametrize("penalty", [0.5, 1.7])
 def test_greedy_with_a_penalty_and_banned_tokens_is_the_same_too(penalty):
     for seed in range(2):
