@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.decoding.looking import attended
+from regard.decoding.sampling import log_probabilities
 from regard.errors import RegardError
 from regard.models.families import Config, Writer
 from regard.models.given import Lengths
@@ -131,7 +132,7 @@ class Ensemble(nn.Module):
 def _logprobs(logits: Tensor) -> Tensor:
     """Log-probabilities; halves are not precise enough to be summed up."""
     half = logits.dtype in (torch.float16, torch.bfloat16)
-    return logits.log_softmax(-1, dtype=torch.float32 if half else None)
+    return log_probabilities(logits, torch.float32 if half else None)
 
 
 def _read_words(config: Config) -> int:

@@ -177,3 +177,15 @@ def check_numbers(best: Tensor) -> None:
     """Refuse a model that has gone mad, by the best of its logits: NaN and inf are above all."""
     if bool(best.isnan().any()) or bool((best == torch.inf).any()):
         raise RegardError("the model gives no numbers (NaN or infinity); its weights are damaged")
+
+
+def log_probabilities(logits: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """The log-softmax over the last dimension; -inf, and not NaN, where all logits are -inf.
+
+    What is no number stays none, for `check_numbers` to find.
+    """
+    logprobs = logits.log_softmax(-1, dtype=dtype)
+    if bool(logprobs[..., 0].isnan().any()):  # one such logit spoils all of its row
+        nothing = logits.amax(-1, keepdim=True) == -torch.inf
+        logprobs = logprobs.masked_fill(nothing, -torch.inf)
+    return logprobs
