@@ -84,7 +84,7 @@ def distribution(logits: Tensor, columns: Columns, standing: Tensor | None = Non
         weighed = torch.where(scores > 0, scores / columns.penalty, scores * columns.penalty)
         scores = torch.where(standing, weighed, scores)
     scores = scores.masked_fill(columns.forbidden, -torch.inf)
-    best, highest = favourites(scores)
+    best, highest = best_tokens(scores)
     scores = scores - highest  # downwards, so that no temperature makes numbers overflow
     greedy = columns.temperature == 0
     scores = scores / torch.where(greedy, 1.0, columns.temperature)
@@ -98,7 +98,7 @@ def distribution(logits: Tensor, columns: Columns, standing: Tensor | None = Non
     return torch.where(greedy, chosen, probabilities)
 
 
-def favourites(scores: Tensor) -> tuple[Tensor, Tensor]:
+def best_tokens(scores: Tensor) -> tuple[Tensor, Tensor]:
     """The best of scores (rows, vocabulary), the first of equals, and its score: (rows, 1) both.
 
     Every row must have one: where all is -inf there is nothing that could be written.
@@ -122,21 +122,38 @@ def _kept_by_rank(scores: Tensor, columns: Columns) -> Tensor | None:
         return None
     index = torch.tensor(filtering, device=scores.device)
     some, top_k, top_p = scores[index], columns.top_k[index], columns.top_p[index]
-    whole = some.exp().sum(-1, keepdim=True)  # of what no top_k cuts
     far = any(FIRST_LOOK < columns.asked[row].top_k < vocabulary for row in filtering)
-    for width in (vocabulary if far else min(FIRST_LOOK, vocabulary), vocabulary):
-        best = some.topk(width, dim=-1)  # best first
-        ranks = torch.arange(width, device=scores.device)
-        weights = best.values.exp().masked_fill(ranks >= top_k, 0.0)
-        there = weights.sum(-1, keepdim=True)
-        total = torch.where(top_k <= width, there, whole)
-        if width == vocabulary or bool(((top_k <= width) | (there >= top_p * total)).all()):
-            break
+    values, weights, total = _ranked(some, top_k, top_p, far)
+    ranks = torch.arange(values.shape[-1], device=scores.device)
     before = weights.cumsum(-1) - weights  # of all that are more probable
     count = ((ranks < top_k) & (before < top_p * total)).sum(-1, keepdim=True)
     kept = torch.ones_like(scores, dtype=torch.bool)
-    kept[index] = _best(some, count, best.values.gather(-1, count - 1))
+    kept[index] = _best(some, count, values.gather(-1, count - 1))
     return kept
+
+
+Ranked = tuple[Tensor, Tensor, Tensor]  # scores, best first; their weights; what top_p is a part of
+
+
+def _ranked(scores: Tensor, top_k: Tensor, top_p: Tensor, far: bool) -> Ranked:
+    """As many of the best of scores (rows, vocabulary) as hold every row's top_k and top_p.
+
+    A first look takes a few, which nearly always do; `far` says that a top_k goes beyond it.
+    """
+    vocabulary = scores.shape[-1]
+    whole = scores.exp().sum(-1, keepdim=True)  # of what no top_k cuts
+
+    def look(width: int) -> Ranked:
+        values = scores.topk(width, dim=-1).values
+        ranks = torch.arange(width, device=scores.device)
+        weights = values.exp().masked_fill(ranks >= top_k, 0.0)
+        return values, weights, torch.where(top_k <= width, weights.sum(-1, keepdim=True), whole)
+
+    if far or vocabulary <= FIRST_LOOK:
+        return look(vocabulary)
+    values, weights, total = look(FIRST_LOOK)
+    enough = weights.sum(-1, keepdim=True) >= top_p * total
+    return (values, weights, total) if bool(enough.all()) else look(vocabulary)
 
 
 def _best(scores: Tensor, count: Tensor, least: Tensor) -> Tensor:
