@@ -90,6 +90,17 @@ def test_beam_search_of_a_text_is_at_least_as_probable_as_greedy(models):
     assert best.logprob >= greedy.logprob - 1e-5
 
 
+def test_a_recorded_search_brings_its_tree_with_every_text(models):
+    model, beam = models["decoder"], Beam(beams=3, n_best=2, record=True)
+    found = model.generate(["the", "a d"], max_tokens=4, beam=beam)
+    assert [len(one.tree) for one in found] == [4] * 4
+    assert found[0].tree is found[1].tree is not found[2].tree
+    for one in found:
+        worths = [c.worth for step in one.tree for c in step if c.fate == "ended"]
+        assert one.score in sorted(worths)[-2:]
+    assert model.generate("the", max_tokens=4, beam=3)[0].tree is None
+
+
 def test_the_score_of_a_translation_is_what_the_search_said(models):
     model = models["encoder-decoder"]
     for found in model.translations(["the cat", "a dog ran"], Beam(beams=4, n_best=3)):

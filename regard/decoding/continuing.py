@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from regard.decoding.beam import Hypothesis, search
+from regard.decoding.beam import Candidate, Found, Hypothesis, search
 from regard.decoding.prefix import check_fits
 from regard.decoding.settings import Beam, Sampling
 from regard.decoding.speaker import Given, Speaker
@@ -36,6 +36,7 @@ class Written:
     end: End
     logprob: float | None = None  # of all tokens together, if it was asked for
     score: float | None = None  # of a beam search: what it was chosen by
+    tree: list[list[Candidate]] | None = None  # of the whole search, if it was recorded
 
     @property
     def ids(self) -> list[int]:
@@ -208,29 +209,33 @@ def search_all(
     found = search(
         speaker.module, prompts, limits, beam, signs=speaker.signs, device=speaker.device
     )
+    rows = enumerate(zip(given, limits, found, strict=True))
     return [
-        [
-            _searched(speaker, hypothesis, row, one, "limit" if most == limit else "room")
-            for hypothesis in answer.hypotheses
-        ]
-        for row, (one, most, answer) in enumerate(zip(given, limits, found, strict=True))
+        _searched(speaker, one, answer, row, "limit" if most == limit else "room")
+        for row, (one, most, answer) in rows
     ]
 
 
-def _searched(
-    speaker: Speaker,
-    hypothesis: Hypothesis,
-    row: int,
-    given: Given,
-    short: End,
-) -> Written:
-    text = ""
-    if speaker.tokenizer is not None:
+def _searched(speaker: Speaker, given: Given, found: Found, row: int, short: End) -> list[Written]:
+    """What a search brought for one prompt, as texts; `short` is why one that met no end ends."""
+
+    def text(hypothesis: Hypothesis) -> str:
+        if speaker.tokenizer is None:
+            return ""
         spelling = Spelling(speaker.tokenizer, *_before(speaker, given))
-        text = "".join(map(spelling.add, hypothesis.ids)) + spelling.end()
-    tokens = tuple(Token(row, token) for token in hypothesis.ids)
-    end: End = "end" if hypothesis.ended else short
-    return Written(text, tokens, end, hypothesis.logprob, hypothesis.worth)
+        return "".join(map(spelling.add, hypothesis.ids)) + spelling.end()
+
+    return [
+        Written(
+            text(one),
+            tuple(Token(row, token) for token in one.ids),
+            "end" if one.ended else short,
+            one.logprob,
+            one.worth,
+            found.tree,
+        )
+        for one in found.hypotheses
+    ]
 
 
 def _before(speaker: Speaker, given: Given) -> tuple[Sequence[int], str]:
