@@ -85,6 +85,8 @@ class Model:
         out. `beam` > 0 searches instead of drawing and gives its `n` best. `draft` is a smaller
         model of the same vocabulary that proposes tokens.
         """
+        # What is no list is left to the settings, which refuse it.
+        banned = tuple(banned) if isinstance(banned, Iterable) else banned
         asked = Sampling(
             max_tokens,
             temperature,
@@ -92,13 +94,11 @@ class Model:
             top_p,
             min_p,
             repetition_penalty,
-            tuple(banned),
+            banned,
             seed,
             logprobs,
         )
         given = _several(prompts)
-        if not given:
-            return []
         if not beam:
             return self.stream(given, asked, n=n, stop=stop, draft=draft).whole()
         drawn = replace(asked, limit=USUAL.limit, banned=()) != USUAL or stop or draft is not None
@@ -108,7 +108,7 @@ class Model:
                 "and draft, and say n and banned in the Beam if there is one"
             )
         if not isinstance(beam, Beam):
-            beam = Beam(beams=beam, n_best=n, banned=tuple(banned))
+            beam = Beam(beams=beam, n_best=n, banned=banned)
         answers = search_all(self.speaker, given, beam, max_tokens)
         return [one for answer in answers for one in answer]
 

@@ -173,7 +173,11 @@ def test_a_module_of_the_same_kind_drafts(models):
         ("decoder", lambda m: m.generate("a", stop=map(str, range(5000))), "5,000 are too many"),
         ("decoder", lambda m: m.generate("a", banned=[10**6]), "does not exist"),
         ("encoder-decoder", lambda m: m.translate(["a", "b" * 90]), "line 2: a source of 91"),
-        ("encoder-decoder", lambda m: m.translate(["a"], rows=0), "at least one row"),
+        (
+            "encoder-decoder",
+            lambda m: m.translate(["a"], rows=0),
+            "rows must be a whole number, 1 or",
+        ),
     ],
 )
 def test_bad_input_is_one_sentence(models, kind, call, words):
@@ -291,6 +295,17 @@ def test_other_kinds_of_input_are_taken_or_told(models):
         ("decoder", lambda m: m.generate("a", n="2"), "at least one text"),
         ("decoder", lambda m: m.generate("a", stop=5), "must be a list of texts"),
         ("encoder", lambda m: m.fill(["a [mask]"]), "give a text with gaps"),
+        ("decoder", lambda m: m.generate("a", banned=5), "banned must be a tuple of token ids"),
+        ("decoder", lambda m: m.generate("a", banned=None, beam=2), "banned must be a tuple"),
+        ("decoder", lambda m: m.stream("a", None), "settings are a Sampling, or one for each"),
+        ("decoder", lambda m: m.stream("a", {"limit": 3}), "a Sampling, .* not {'limit': 3}"),
+        ("decoder", lambda m: m.stream("a", [{"limit": 3}]), "settings are a Sampling"),
+        ("decoder", lambda m: m.stream(["a", "b"], [Sampling()]), "2 prompts need as many"),
+        ("encoder-decoder", lambda m: m.translate("a", limit="a"), "limit must be .* not 'a'"),
+        ("encoder-decoder", lambda m: m.translate("a", limit=2.5), "a whole number, .* not 2.5"),
+        ("encoder-decoder", lambda m: m.translate("a", limit=-1), "0 or more, not -1"),
+        ("encoder-decoder", lambda m: m.translate("a", rows="a"), "rows must be .* not 'a'"),
+        ("encoder-decoder", lambda m: list(m.translations("a", prefix=None)), "a prefix must be"),
     ],
 )
 def test_a_wrong_type_is_one_sentence(models, kind, call, words):
@@ -300,6 +315,19 @@ def test_a_wrong_type_is_one_sentence(models, kind, call, words):
 
 
 def test_nothing_gives_nothing(models):
-    assert models["decoder"].generate([]) == []
+    model = models["decoder"]
+    assert model.generate([]) == model.generate([], beam=3) == []
+    stream = model.stream([], draft=model)
+    assert list(stream) == stream.whole() == []
+    assert list(models["encoder-decoder"].stream([])) == []
     assert models["encoder-decoder"].translate([]) == []
     assert models["decoder"].score([]) == []
+
+
+@pytest.mark.parametrize("wrong", [[2], [0], [1], [4], [5, 2, 6]])
+def test_no_translation_begins_with_what_ends_it_or_is_never_written(models, wrong):
+    model = models["encoder-decoder"]
+    with pytest.raises(RegardError, match=r"begin with token id [0124], .* leave it out"):
+        next(model.translations("the cat", prefix=wrong))
+    (found,) = next(model.translations("the cat", prefix=[3, 7]))  # an unknown word may stand there
+    assert found.ids[:2] == [3, 7]

@@ -45,7 +45,7 @@ class Written:
 
 
 class Steps(Protocol):
-    """What takes rows further: `Writing`, or `Speculation`."""
+    """What takes rows further: `Writing`, `Speculation`, or `Nothing` where there are none."""
 
     @property
     def open(self) -> bool: ...
@@ -141,9 +141,7 @@ def continue_all(
     strings = checked_stops(stop)
     if strings and speaker.tokenizer is None:
         raise RegardError("stop strings need a tokenizer, and this model came without one")
-    each = [asked] * len(given) if isinstance(asked, Sampling) else list(asked)
-    if len(each) != len(given):
-        raise RegardError(f"{len(given)} prompts need as many settings, not {len(each)}")
+    each = _each(asked, len(given))
     settings = [replace(one, seed=one.seed + i) for one in each for i in range(n)]
     copies = [index for index in range(len(given)) for _ in range(n)]
     steps = _steps(speaker, given, settings, copies, draft, ahead)
@@ -152,6 +150,28 @@ def continue_all(
         before = [_before(speaker, one) for one in given]
         spellings = [Spelling(speaker.tokenizer, *before[which]) for which in copies]
     return Continuation(speaker, steps, spellings, [Stops(strings) for _ in copies])
+
+
+def _each(asked: object, prompts: int) -> list[Sampling]:
+    """The settings of each prompt, if they were given for all or one by one."""
+    each = [asked] * prompts if isinstance(asked, Sampling) else asked
+    if not isinstance(each, Sequence) or not all(isinstance(one, Sampling) for one in each):
+        raise RegardError(f"settings are a Sampling, or one for each prompt, not {asked!r:.60}")
+    if len(each) != prompts:
+        raise RegardError(f"{prompts} prompts need as many settings, not {len(each)}")
+    return list(each)
+
+
+class Nothing:
+    """Steps without rows: they are at their end."""
+
+    open = False
+
+    def stop(self, number: int) -> None:
+        """There is no row that could."""
+
+    def step(self) -> list[Token]:
+        return []
 
 
 def _steps(
@@ -163,6 +183,8 @@ def _steps(
     ahead: int,
 ) -> Steps:
     """The rows behind their prompts, or before what they write from a source."""
+    if not given:
+        return Nothing()
     prompts = [[speaker.signs.begin] if speaker.reads else speaker.prompt(one) for one in given]
     sources = [speaker.source(one) for one in given] if speaker.reads else []
     memory = speaker.encode(sources) if sources else None
