@@ -7,12 +7,14 @@ import pytest
 import torch
 
 import regard
-from regard.decoding.ensemble import Ensemble
+from regard.decoding.risk import least_risk
 from regard.decoding.settings import Beam, Sampling
-from regard.decoding.translating import translated
+from regard.decoding.translating import limit_for
 from regard.errors import RegardError
 from regard.loading import Model
+from regard.models.counting import kneser_ney
 from regard.models.int8 import quantise
+from regard.models.ngram import NGram
 from regard.models.packed import packed
 from regard.text.learning import learn
 
@@ -227,7 +229,7 @@ def test_an_ensemble_of_one_is_that_one(models, coverage):
     beam = Beam(beams=3, attention=True, coverage_penalty=coverage, n_best=2)
     lines = ["the cat sat on the mat", "a dog"]
     alone = list(model.translations(lines, beam))
-    both = list(translated(model.speaker.with_module(Ensemble([model.module])), lines, beam))
+    both = list(regard.ensemble([model]).translations(lines, beam))
     for one, other in zip(alone, both, strict=True):
         for mine, theirs in zip(one, other, strict=True):
             assert mine.ids == theirs.ids
@@ -331,3 +333,121 @@ def test_no_translation_begins_with_what_ends_it_or_is_never_written(models, wro
         next(model.translations("the cat", prefix=wrong))
     (found,) = next(model.translations("the cat", prefix=[3, 7]))  # an unknown word may stand there
     assert found.ids[:2] == [3, 7]
+
+
+# --- several translations, several models -----------------------------------------------------
+
+
+def test_a_translation_begins_as_it_was_told_to(models):
+    model = models["encoder-decoder"]
+    lines = ["the cat", "a dog ran"]
+    free = model.translate(lines)
+    forced = model.translate(lines, prefix="sat")
+    assert not any(one.text.startswith("sat") for one in free)
+    assert all(one.text.startswith("sat") for one in forced)
+    assert forced == [best[0] for best in model.translations(lines, prefix="sat")]
+
+
+def test_the_least_risky_translation_is_the_sample_that_agrees_best(models):
+    model = models["encoder-decoder"]
+    found = model.translate(["the cat", "", "a dog"], mbr=6, temperature=0.8, seed=4)
+    assert found[1].text == ""
+    for line, best in zip(("the cat", "a dog"), (found[0], found[2]), strict=True):
+        limit = limit_for(len(model.speaker.source(line)), model.config.context)
+        drawn = model.generate(line, n=6, temperature=0.8, seed=4, max_tokens=limit)
+        choice = least_risk([one.text for one in drawn])
+        assert (best.text, best.score) == (drawn[choice.index].text, max(choice.utilities))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"mbr": 4, "beam": 3}, "leave out beam and prefix"),
+        ({"mbr": 4, "prefix": "sat"}, "leave out beam and prefix"),
+        ({"mbr": 4, "prefix": None}, "leave out beam and prefix"),
+        ({"mbr": 4, "temperature": -1}, "temperature must be"),
+        ({"mbr": -1}, "at least one text"),
+        ({"seed": 3}, "temperature and seed are for mbr"),
+        ({"temperature": 0.5}, "temperature and seed are for mbr"),
+    ],
+)
+def test_drawing_and_searching_have_their_own_settings(models, wrong, words):
+    with pytest.raises(RegardError, match=words):
+        models["encoder-decoder"].translate("the cat", **wrong)
+
+
+def test_samples_without_a_tokenizer_cannot_be_compared(models):
+    bare = Model(models["encoder-decoder"].module)
+    with pytest.raises(RegardError, match="compared as texts"):
+        bare.translate([[5, 6]], mbr=3)
+
+
+def other_than(model: Model, seed: int) -> Model:
+    """Of the same kind and words, with other weights."""
+    module = regard.build(model.config).eval()
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for weight in module.parameters():
+            if weight.dim() == 2:
+                weight.copy_(0.25 * torch.randn(weight.shape, generator=generator))
+    return replace(model, module=module)
+
+
+def counted(model: Model) -> Model:
+    """A trigram of the same words."""
+    ids = np.array([1, *model.tokenizer.encode(TEXT), 2])
+    return replace(model, module=NGram.of(kneser_ney(ids, 3, model.config.vocabulary, 1)))
+
+
+@pytest.mark.parametrize("make", [lambda model: other_than(model, 3), counted])
+def test_an_ensemble_scores_and_writes_by_the_mean_probability(models, make):
+    members = [models["decoder"], make(models["decoder"])]
+    both = regard.ensemble(members)
+    texts = ["the cat sat", "a dog"]
+    each = [model.score(texts) for model in members]
+    for one, *others in zip(both.score(texts), *each, strict=True):
+        shares = np.exp([other.logprobs for other in others])
+        np.testing.assert_allclose(np.exp(one.logprobs), shares.mean(0), rtol=1e-5)
+    # What it writes has the probability that it tells for it.
+    (best,) = both.generate("", max_tokens=5, temperature=0, logprobs=0)
+    noted = [token.logprob for token in best.tokens]
+    scored = both.score([best.ids])[0].logprobs[: len(noted)]
+    np.testing.assert_allclose(noted, scored, atol=1e-4)
+
+
+def test_an_ensemble_translates_with_all_that_one_model_can(models):
+    model = models["encoder-decoder"]
+    both = regard.ensemble([model, other_than(model, 3)])
+    (found,) = both.translate("the cat", Beam(beams=3, attention=True), prefix="sat")
+    assert found.text.startswith("sat")
+    (score,) = both.score([found.ids], sources=["the cat"])
+    behind = score.logprobs[3:]
+    assert found.logprob == pytest.approx(sum(behind), abs=1e-3) or found.logprob == pytest.approx(
+        sum(behind[:-1]), abs=1e-3
+    )  # one that met its limit has no end
+    assert both.translate("the cat", mbr=4)[0].text
+
+
+def test_models_that_do_not_fit_together_are_one_sentence(models):
+    decoder, translator = models["decoder"], models["encoder-decoder"]
+    words = learn("char", [TEXT + "xyz"], 0)
+    wrong = {
+        "a list of models, not of \\[\\]": [],
+        "a list of models, not of 5": 5,
+        "a list of models, not of \\['runs/a'\\]": ["runs/a"],
+        "must have the same kind": [decoder, translator],
+        "model 2 has another vocabulary": [decoder, replace(decoder, tokenizer=words)],
+        "it fills gaps": [models["encoder"]] * 2,
+        "model 2 begins or ends texts with other ids than model 1": [
+            Model(decoder.module),
+            Model(decoder.module, {"eos_token_id": 6}),
+        ],
+    }
+    for sentence, given in wrong.items():
+        with pytest.raises(RegardError, match=sentence):
+            regard.ensemble(given)
+    both = regard.ensemble([decoder, other_than(decoder, 3)])
+    with pytest.raises(RegardError, match="ask its members one by one"):
+        both.embed("the")
+    with pytest.raises(RegardError, match="holds a Transformer"):
+        regard.save(both, "nowhere")

@@ -20,7 +20,7 @@ from regard.commands.given import one_line
 from regard.commands.names import STREAM, check_writable
 from regard.commands.printing import note, put
 from regard.commands.trees import tree_file, tree_line
-from regard.decoding.ensemble import Ensemble
+from regard.decoding.ensemble import together
 from regard.decoding.settings import Beam, Sampling
 from regard.decoding.speaker import Speaker
 from regard.decoding.translating import WINDOW, Translation, least_risky, translated
@@ -135,11 +135,10 @@ class Translate:
         if not self.ensemble:
             return model.speaker
         others = [load(path, device, int8=self.int8, fast=True) for path in self.ensemble]
-        for path, other in zip(self.ensemble, others, strict=True):
+        for other in others:
             other.speaker.require("encoder-decoder")
-            model.speaker.require_words_of(other.speaker, path)
-        members = [model.speaker.module, *(other.speaker.module for other in others)]
-        return model.speaker.with_module(Ensemble(members))
+        names = [self.path, *self.ensemble]
+        return together([model.speaker, *(other.speaker for other in others)], names)
 
     @contextmanager
     def _opened(self) -> Iterator[BinaryIO]:

@@ -169,6 +169,8 @@ def least_risky(
 ) -> Iterator[list[Translation]]:
     """For each line the sample that agrees best with all samples: minimum Bayes risk."""
     speaker.require("encoder-decoder")
+    if speaker.tokenizer is None:
+        raise RegardError("samples are compared as texts, and this model came without a tokenizer")
     for number, line in enumerate(lines, 1):
         (source,) = _sources(speaker, [(number, line)])
         if not source:
