@@ -5,13 +5,15 @@ import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
 from rich.console import Console
 
-from regard.commands.names import STREAM, standard_input
+from regard.commands.names import STREAM, check_writable, standard_input
 from regard.commands.printing import note, put
+from regard.commands.trees import tree_file, tree_line
 from regard.decoding.continuing import MOST_TEXTS, Continuation, Piece, Written
 from regard.decoding.settings import Beam, Sampling
 from regard.decoding.streaming import checked_stops
@@ -79,6 +81,8 @@ class Generate:
     """Search with so many beams instead of drawing, and print the --n best."""
     length_penalty: Annotated[float, tyro.conf.arg(metavar="X")] = 1.0
     """Beam search ranks by log-probability / tokens ** X."""
+    tree: Annotated[str, tyro.conf.arg(metavar="FILE", help_behavior_hint="")] = ""
+    """Write the candidates of the (last) beam search, step by step, to a file of JSON."""
     logprobs: Annotated[
         int | None, tyro.conf.arg(metavar="N", help_behavior_hint="(default: none)")
     ] = None
@@ -127,6 +131,10 @@ class Generate:
             raise RegardError(f"--n must be 1 to {MOST_TEXTS:,}, not {self.n}")
         if self.beam:
             self._beam()
+        if self.tree and not self.beam:
+            raise RegardError("--tree tells of a beam search; ask for one with --beam")
+        if self.tree:
+            check_writable(Path(self.tree))
         return Sampling(
             limit=self.max_tokens,
             temperature=self.temperature,
@@ -144,12 +152,21 @@ class Generate:
             if getattr(self, name) != getattr(usual, name):
                 option = name.replace("_", "-")
                 raise RegardError(f"--{option} is for drawing; a beam search (--beam) has none")
-        return Beam(beams=self.beam, length_penalty=self.length_penalty, n_best=self.n)
+        return Beam(
+            beams=self.beam,
+            length_penalty=self.length_penalty,
+            n_best=self.n,
+            record=bool(self.tree),
+        )
 
     def _searched(self, model: Model, prompt: str) -> list[Written]:
         if model.speaker.reads:
             raise RegardError("this model translates; `regard translate --beam` searches")
-        return model.generate([prompt], max_tokens=self.max_tokens, beam=self._beam())
+        found = model.generate([prompt], max_tokens=self.max_tokens, beam=self._beam())
+        if self.tree:
+            with tree_file(self.tree) as file:
+                file.write(tree_line(model.tokenizer, 1, found[0].tree))
+        return found
 
     def _warn(self, model: Model, prompt: str) -> None:
         """What a reader should know of the prompt."""

@@ -32,7 +32,7 @@ def captioned(
     model knows.
     """
     speaker.require("captioner")
-    begin = speaker.ids(prefix) if len(prefix) else []
+    begin = speaker.beginning(prefix)
     if speaker.tokenizer is not None and speaker.tokenizer.unknown(np.array(begin)):
         raise RegardError(f"no caption can begin with {prefix!r}: the model lacks a word of it")
     room = speaker.context - len(begin)

@@ -100,6 +100,19 @@ class Speaker:
         ids = self.ids(given)
         return ids if ids and self.tokenizer is None else [self.signs.begin, *ids]
 
+    def beginning(self, prefix: Given) -> list[int]:
+        """What every text must begin with, without what begins it; writing goes on behind it."""
+        if not isinstance(prefix, str | Sequence | np.ndarray | Tensor):
+            raise RegardError(f"a prefix must be text or token ids, not {prefix!r:.80}")
+        ids = self.ids(prefix) if len(prefix) else []
+        strange = [token for token in ids if token in (*self.signs.ends, *self.signs.never)]
+        if strange:
+            raise RegardError(
+                f"no text can begin with token id {strange[0]}, which ends texts or is never "
+                "written; leave it out of the prefix"
+            )
+        return ids
+
     def source(self, given: Given) -> list[int]:
         """A source as the model reads it, its end included."""
         ids = self.ids(given, source=True)
