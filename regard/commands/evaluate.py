@@ -62,6 +62,7 @@ from regard.training.setup import device_for, pairs_of, stream, unknown_in_pairs
 Names = tuple[str, ...]
 ROWS = 32  # computed at once
 TEST_SCENES = 1000  # of which none is arranged as one to learn from
+NONE = "–"
 RESAMPLES = 1000  # test sets drawn anew, for the interval of BLEU
 
 
@@ -238,6 +239,8 @@ def figures(scores: Scores) -> dict[str, Any]:
     """The scores as JSON can hold them: null for what has no meaning or no end."""
     found = scores.figures()
     found.setdefault("bits_per_byte", None)
+    if "exact" in found:
+        found.setdefault("bleu", None)
     return {
         name: None if isinstance(value, float) and not math.isfinite(value) else value
         for name, value in found.items()
@@ -347,11 +350,13 @@ def _lengths(buckets: Sequence[Bucket]) -> Table:
     """A line for each bucket of lengths."""
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("source tokens", style="cyan")
-    for name in ("pairs", "BLEU", "exact"):
+    judged = any(one.bleu is not None for one in buckets)
+    for name in ("pairs", *["BLEU"] * judged, "exact"):
         table.add_column(name, justify="right")
     for one in buckets:
         span = f"{one.first}–{one.last}" if one.first < one.last else f"{one.first}"
-        table.add_row(span, f"{one.pairs:,}", f"{one.bleu:.2f}", f"{one.exact:.1%}")
+        bleu = NONE if one.bleu is None else f"{one.bleu:.2f}"
+        table.add_row(span, f"{one.pairs:,}", *[bleu] * judged, f"{one.exact:.1%}")
     return table
 
 

@@ -41,7 +41,7 @@ class Bucket:
     first: int  # tokens of the shortest source
     last: int  # and of the longest
     pairs: int
-    bleu: float
+    bleu: float | None  # None where no target is long enough for it
     exact: float
 
 
@@ -234,7 +234,6 @@ def by_length(
         first = last + 1
         some, wanted = [written[i] for i in here], [gold[i] for i in here]
         scores = compare(Scores(0.0, 1.0, 0), some, wanted, tokenised)
-        assert scores.bleu is not None
         assert scores.exact is not None
         shortest = min(lengths[i] for i in here)
         found.append(Bucket(shortest, last, len(here), scores.bleu, scores.exact))
@@ -251,20 +250,28 @@ def compare(
     """The scores with BLEU, chrF and exact match added.
 
     `tokenised` text is compared token by token as it stands (published Multi30k figures are), else
-    sacrebleu's own tokenisation is used. With `resamples` BLEU has its bootstrap interval.
+    sacrebleu's own tokenisation is used. With `resamples` BLEU has its bootstrap interval. Where
+    no target has as many tokens as BLEU's longest n-grams there is none: it would be 0 even if all
+    were right.
     """
     if not gold:
         return scores
-    bleu = BLEU(tokenize="none" if tokenised else "13a", force=True)
     chrf = CHRF()
-    found = bleu.corpus_score(list(written), [list(gold)], n_bootstrap=resamples)
     letters = chrf.corpus_score(list(written), [list(gold)])
     same = sum(a == b for a, b in zip(written, gold, strict=True))
+    scores = replace(
+        scores,
+        chrf=float(letters.score),
+        exact=same / len(gold),
+        signature=f"chrF {chrf.get_signature()}",
+    )
+    bleu = BLEU(tokenize="none" if tokenised else "13a", force=True)
+    if not any(len(bleu.tokenizer(text).split()) >= bleu.max_ngram_order for text in gold):
+        return scores
+    found = bleu.corpus_score(list(written), [list(gold)], n_bootstrap=resamples)
     return replace(
         scores,
         bleu=float(found.score),
         bleu_margin=float(found._ci) if resamples > 1 else None,
-        chrf=float(letters.score),
-        exact=same / len(gold),
-        signature=f"BLEU {bleu.get_signature()}; chrF {chrf.get_signature()}",
+        signature=f"BLEU {bleu.get_signature()}; {scores.signature}",
     )

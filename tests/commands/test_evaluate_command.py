@@ -225,6 +225,17 @@ def test_eight_bits_are_told_beside_the_weights_as_they_are(request, kind):
     assert "plain_perplexity" not in plain
 
 
+def test_one_word_targets_have_no_bleu_in_the_table_and_null_in_json(translator):
+    pairs = [("the cat", "cat"), ("a dog sat on", "dog"), ("the dog ran", "ran"), ("a", "a")]
+    Path("p.tsv").write_text("".join(f"{s}\t{t}\n" for s, t in pairs))
+    found = measured(translator, "p.tsv", "--by-length")
+    assert found["bleu"] is None
+    assert {one["bleu"] for one in found["by_length"]} == {None}
+    said = call("evaluate", translator, "p.tsv", "--by-length").out
+    assert "BLEU" not in said
+    assert said.count("exact") == 2
+
+
 def test_figures_by_the_length_of_the_source(translator, data, decoder):
     files = (data / "source2", data / "target2")
     found = json.loads(call("evaluate", translator, *files, "--by-length", "--json").out)
