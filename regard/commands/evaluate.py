@@ -95,7 +95,7 @@ class Evaluate:
     length_penalty: Annotated[float, tyro.conf.arg(metavar="X")] = 1.0
     """Hypotheses are ranked by log-probability / tokens ** X."""
     by_length: Annotated[bool, tyro.conf.arg(help_behavior_hint="")] = False
-    """For pairs: BLEU and exact match by the length of the source, too."""
+    """For pairs: BLEU and exact match by the source's tokens, too; about as many pairs a line."""
     int8: Annotated[bool, tyro.conf.arg(help_behavior_hint="")] = False
     """Weights in eight bits; the perplexity is compared with that of the weights as they are."""
     tokenised: Annotated[bool, tyro.conf.arg(help_behavior_hint="")] = False
@@ -193,7 +193,8 @@ class Evaluate:
             scores = compare(scores, written, gold, self.tokenised, RESAMPLES)
         if self.by_length:
             lengths = [len(source) - 1 for source in pairs.sources]  # without </s>
-            scores = replace(scores, by_length=by_length(lengths, written, gold, self.tokenised))
+            buckets = by_length(lengths, written, gold, self.tokenised, RESAMPLES)
+            scores = replace(scores, by_length=buckets)
         scores = replace(scores, rules=pair_rules(objective, self.beam))
         return scores, [
             *counts.sentences(),
@@ -335,7 +336,9 @@ def _image_texts(run: Run, given: Names) -> CaptionTexts:
     return texts
 
 
-def _bleu(scores: Scores) -> str:
+def _bleu(scores: Scores | Bucket) -> str:
+    if scores.bleu is None:
+        return NONE
     margin = "" if scores.bleu_margin is None else f" ± {scores.bleu_margin:.2f}"
     return f"{scores.bleu:.2f}{margin}"
 
@@ -355,8 +358,7 @@ def _lengths(buckets: Sequence[Bucket]) -> Table:
         table.add_column(name, justify="right")
     for one in buckets:
         span = f"{one.first}–{one.last}" if one.first < one.last else f"{one.first}"
-        bleu = NONE if one.bleu is None else f"{one.bleu:.2f}"
-        table.add_row(span, f"{one.pairs:,}", *[bleu] * judged, f"{one.exact:.1%}")
+        table.add_row(span, f"{one.pairs:,}", *[_bleu(one)] * judged, f"{one.exact:.1%}")
     return table
 
 

@@ -241,6 +241,8 @@ def test_figures_by_the_length_of_the_source(translator, data, decoder):
     found = json.loads(call("evaluate", translator, *files, "--by-length", "--json").out)
     assert sum(one["pairs"] for one in found["by_length"]) == 15
     said = call("evaluate", translator, *files, "--by-length").out
-    assert "source tokens" in said
+    table = said.split("source tokens")[1].splitlines()[1:]
+    for one, line in zip(found["by_length"], table, strict=False):
+        assert f"{one['bleu']:.2f} ± {one['bleu_margin']:.2f}" in line
     assert "by_length" not in json.loads(call("evaluate", translator, *files, "--json").out)
     assert "--by-length is for runs on pairs" in mistake(call("evaluate", decoder, "--by-length"))

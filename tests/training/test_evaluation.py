@@ -230,3 +230,16 @@ def test_a_bucket_of_short_targets_has_no_bleu_and_others_have():
     found = by_length([1, 1, 5, 6], gold, gold, tokenised=True)
     assert [one.bleu for one in found] == [None, *[pytest.approx(100)] * 2]
     assert [one.exact for one in found] == [1, 1, 1]
+
+
+def test_a_bucket_has_the_margin_of_its_own_pairs_but_a_lone_pair_has_none():
+    gold = [f"a b c d {i}" for i in range(13)]
+    written = [text if i % 2 else "a b c x" for i, text in enumerate(gold)]
+    lengths = [3] * 6 + [9] * 6 + [30]
+    buckets = by_length(lengths, written, gold, tokenised=True, resamples=50)
+    assert [one.pairs for one in buckets] == [6, 6, 1]
+    alone = compare(Scores(0.0, 1.0, 0), written[:6], gold[:6], tokenised=True, resamples=50)
+    assert buckets[0].bleu_margin == alone.bleu_margin > 0
+    assert buckets[2].bleu_margin is None
+    unasked = by_length(lengths, written, gold, tokenised=True)
+    assert {one.bleu_margin for one in unasked} == {None}
