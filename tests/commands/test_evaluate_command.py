@@ -76,6 +76,17 @@ def test_a_run_finds_what_it_held_out_from_any_folder(data, monkeypatch, tmp_pat
     assert measured("r") == here
 
 
+def test_a_model_that_remembers_reads_a_short_text_in_one_go_as_score_does(data):
+    small = ("training.context=16", "model.width=32", "model.layers=1")
+    trained("r", data / "notes.txt", "--model", "lstm", settings=small)
+    text = " ".join((data / "other.txt").read_text(encoding="utf-8").split())[:400]
+    Path("short.txt").write_text(text, encoding="utf-8")
+    found = measured("r", "short.txt")
+    said = json.loads(call("score", "r", text, "--json").out)
+    assert found["tokens"] == len(said["ids"]) > 5 * 16
+    assert found["perplexity"] == pytest.approx(said["perplexity"], rel=1e-5)
+
+
 def test_standard_input_counts_like_the_file(decoder, data):
     text = (data / "other.txt").read_bytes()
     assert measured(decoder, "-", stdin=text) == measured(decoder, data / "other.txt")
