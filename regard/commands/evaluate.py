@@ -97,7 +97,7 @@ class Evaluate:
     by_length: Annotated[bool, tyro.conf.arg(help_behavior_hint="")] = False
     """For pairs: BLEU and exact match by the source's tokens, too; about as many pairs a line."""
     int8: Annotated[bool, tyro.conf.arg(help_behavior_hint="")] = False
-    """Weights in eight bits; the perplexity is compared with that of the weights as they are."""
+    """A Transformer's weights in eight bits; what that does to the perplexity is told."""
     tokenised: Annotated[bool, tyro.conf.arg(help_behavior_hint="")] = False
     """The text is tokenised already: BLEU counts what stands between blanks."""
     written: Annotated[str, tyro.conf.arg(metavar="FILE", help_behavior_hint="")] = ""
