@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -37,7 +38,7 @@ from regard.inspection.pictures import heat_text, heatmap
 from regard.loading import speaker_of
 from regard.text.damage import mended
 from regard.training.formats import literal
-from regard.training.runs import Run, open_run
+from regard.training.runs import is_run, open_run, settings_of
 from regard.training.setup import device_for
 
 PICTURE = "alignment.png"
@@ -64,7 +65,7 @@ class Align:
         tyro.conf.arg(
             metavar="TEXT…",
             help="A source and its target, or a source alone, which is translated (beam 5); or "
-            f"the name of a built-in task: {EXAMPLES:,} examples that no run is trained on.",
+            f"the built-in task of the run: {EXAMPLES:,} examples that no run is trained on.",
             help_behavior_hint="",
         ),
     ] = ()
@@ -72,8 +73,8 @@ class Align:
         tuple[str, ...],
         tyro.conf.arg(
             metavar="FILE…",
-            help="A source and a target file, or one .tsv or .jsonl file; for each pair a line of "
-            "links SOURCE-TARGET, counted from 0.",
+            help="A source and a target file, one .tsv or .jsonl file, or any built-in task; of "
+            "files for each pair a line of links SOURCE-TARGET, counted from 0.",
             help_behavior_hint="",
         ),
     ] = ()
@@ -105,27 +106,43 @@ class Align:
 
     def run(self, console: Console) -> None:
         self._check()
-        run = open_run(Path(self.path), device_for(self.device))
-        speaker = speaker_of(run)
+        speaker = speaker_of(open_run(Path(self.path), device_for(self.device)))
         check_watchable(speaker)
         if not self._task and not self.pairs:
-            self._show(speaker, self._units(run), console)
+            self._note_task()
+            self._show(speaker, self._units, console)
             return
-        pairs, gold = self._set(run)
+        pairs, gold = self._set()
         if gold is None:
-            self._print_links(speaker, pairs, self._units(run))
+            self._print_links(speaker, pairs, self._units)
         else:
-            self._judge(speaker, pairs, gold, self._units(run), console)
+            self._judge(speaker, pairs, gold, self._units, console)
 
     @property
     def _heads(self) -> Heads:
         return Heads(self.layer, self.head)
 
+    @cached_property
+    def _trained_on(self) -> str:
+        """The built-in task that the run was trained on, if any."""
+        folder = Path(self.path)
+        trained = settings_of(folder).data.train if is_run(folder) else ()
+        return trained[0] if len(trained) == 1 and trained[0] in tasks.TASKS else ""
+
     @property
     def _task(self) -> str:
-        """The built-in task that is meant, if any."""
+        """The built-in task that is meant, if any: to a run on others its name is a text."""
         named = self.pairs or self.texts
-        return named[0] if len(named) == 1 and named[0] in tasks.TASKS else ""
+        known = tasks.TASKS if self.pairs else (self._trained_on,)
+        return named[0] if len(named) == 1 and named[0] in known else ""
+
+    def _note_task(self) -> None:
+        source, *target = self.texts
+        if source in tasks.TASKS and not target:
+            note(
+                f"{source!r} is read as a text: the run was not trained on the task of this name; "
+                f"--pairs {source} takes the task"
+            )
 
     def _check(self) -> None:
         """What cannot be meant, before anything is loaded."""
@@ -133,7 +150,7 @@ class Align:
         one = not self.pairs and not self._task
         problems.require(not (self.texts and self.pairs), "give texts or --pairs, not both")
         problems.require(
-            bool(self.texts or self.pairs), "give a source text, --pairs, or a built-in task"
+            bool(self.texts or self.pairs), "give a source text, --pairs, or the run's task"
         )
         problems.require(len(self.texts) <= 2, f"give a source and a target, not {self.texts}")
         for name, text in zip(("source", "target"), self.texts, strict=False):
@@ -160,12 +177,11 @@ class Align:
         if one and (self.out or not self.json):
             check_writable(Path(self.out or PICTURE))
 
-    def _units(self, run: Run) -> By:
+    @property
+    def _units(self) -> By:
         if self.by != "auto":
             return self.by
-        trained = run.settings.data.train
-        from_task = len(trained) == 1 and trained[0] in tasks.TASKS
-        return "characters" if self._task or from_task else "words"
+        return "characters" if self._task or self._trained_on else "words"
 
     # One pair
 
@@ -192,7 +208,7 @@ class Align:
 
     # Many pairs
 
-    def _set(self, run: Run) -> tuple[list[Pair], list[Gold] | None]:
+    def _set(self) -> tuple[list[Pair], list[Gold] | None]:
         """The pairs, and what is right about them if that is known."""
         if self._task:
             examples = list(tasks.pairs(self._task, EXAMPLES, 0, "test"))
@@ -202,7 +218,7 @@ class Align:
             raise RegardError(f"there are no pairs in {' and '.join(self.pairs)}")
         if not self.gold:
             return pairs, None
-        by = self._units(run)
+        by = self._units
         sizes = [(len(unit_spans(s, by)), len(unit_spans(t, by))) for s, t in pairs]
         return pairs, read_gold(self.gold, sizes, one_based=self.one_based)
 

@@ -151,19 +151,36 @@ def test_a_task_is_judged_by_character_and_each_head_too(reverser, monkeypatch):
     assert "layer 1" in table
 
 
+def test_a_task_is_meant_by_its_name_only_where_the_run_was_trained_on_it(reverser, separate):
+    said = call("align", reverser, "copy")
+    assert "AER" not in said.out
+    assert "'copy' is read as a text: the run was not trained on the task" in said.err
+    said = call("align", separate, "reverse", "--json")
+    assert json.loads(said.out)["source"] == "reverse"
+    assert "--pairs reverse takes the task" in said.err
+    said = call("align", separate, "reverse", "the", "--json")  # with a target it is no task
+    assert (json.loads(said.out)["source"], said.err) == ("reverse", "")
+
+
+def test_any_task_is_judged_where_pairs_are_asked_for(reverser, monkeypatch):
+    monkeypatch.setattr("regard.commands.align.EXAMPLES", 20)
+    found = told(reverser, "--pairs", "copy")
+    assert (found["pairs"], found["by"]) == (20, "characters")
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ("", "give a source text, --pairs, or a built-in task"),
+        ("", "give a source text, --pairs, or the run's task"),
         ("a b c", "give a source and a target"),
         ("a --pairs x y", "give texts or --pairs, not both"),
         ("a --gold g", "--gold is for --pairs"),
-        ("reverse --gold g", "--gold"),
+        ("--pairs reverse --gold g", "a task has its own gold"),
         ("a --one-based", "--one-based is for --gold"),
         ("a --each", "--each needs --gold"),
-        ("reverse --each --layer 1", "leave out --layer and --head"),
-        ("reverse --by words", "gold is for characters"),
-        ("reverse -o x.png", "--out is the picture of one pair"),
+        ("--pairs reverse --each --layer 1", "leave out --layer and --head"),
+        ("--pairs reverse --by words", "gold is for characters"),
+        ("--pairs reverse -o x.png", "--out is the picture of one pair"),
         ("a -o x.gif", "must end in one of .png, .svg, .pdf"),
         ("a -o /dev/null/x.png", "cannot write"),
         ("the the --layer 2", "there is no layer 2; this model's attention has layers 0 to 1"),
