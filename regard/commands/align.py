@@ -44,6 +44,7 @@ from regard.training.setup import device_for
 PICTURE = "alignment.png"
 EXAMPLES = 1000  # of a task
 BEAM = Beam(beams=5)
+NONE = "–"
 LONGEST = 20  # characters of a word that are shown
 
 
@@ -348,9 +349,13 @@ def _summary(title: str, tally: Tally) -> Table:
     }
     for name in (*rates, *counts):
         table.add_column(name, justify="right")
-    shown = (*(f"{rate:.1%}" for rate in rates.values()), *(f"{n:,}" for n in counts.values()))
+    shown = (*map(_rate, rates.values()), *(f"{n:,}" for n in counts.values()))
     table.add_row("", *shown)
     return table
+
+
+def _rate(rate: float) -> str:
+    return NONE if math.isnan(rate) else f"{rate:.1%}"
 
 
 def _table(tallies: dict[Heads, Tally]) -> Table:
@@ -365,8 +370,9 @@ def _table(tallies: dict[Heads, Tally]) -> Table:
     for layer in range(layers):
         rates = [tallies[Heads(layer, head)].error for head in (*range(heads), None)]
         cells = [
-            Text(f"*{rate:.1%}", "bold") if rate == least else Text(f"{rate:.1%}") for rate in rates
+            Text(f"*{_rate(rate)}", "bold") if rate == least else Text(_rate(rate))
+            for rate in rates
         ]
         table.add_row(f"layer {layer}", *cells)
-    table.add_row("upper half", *[""] * heads, f"{tallies[Heads()].error:.1%}")
+    table.add_row("upper half", *[""] * heads, _rate(tallies[Heads()].error))
     return table

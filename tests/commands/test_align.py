@@ -129,6 +129,16 @@ def test_the_error_rate_against_a_gold_file(separate, data, first):
     assert f"{wanted.possible}" in shown
 
 
+def test_a_share_of_nothing_is_a_dash_and_in_json_null(separate):
+    Path("a.tsv").write_text("the cat\tcat the\n", encoding="utf-8")
+    Path("gold").write_text("0?1 1?0\n", encoding="utf-8")
+    asked = ("--pairs", "a.tsv", "--gold", "gold", "--each")
+    assert told(separate, *asked)["recall"] is None
+    said = call("align", separate, *asked).out
+    assert "nan" not in said
+    assert said.splitlines()[1].split()[2] == "–"  # AER, precision, recall
+
+
 def test_a_task_is_judged_by_character_and_each_head_too(reverser, monkeypatch):
     from regard.commands import align
 
