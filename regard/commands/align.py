@@ -80,7 +80,7 @@ class Align:
         ),
     ] = ()
     gold: Annotated[str, tyro.conf.arg(metavar="FILE", help_behavior_hint="")] = ""
-    """The right links of --pairs, a line for each: i-j is sure, i?j possible."""
+    """The right links of --pairs, a line for each: i-j is sure, i?j or ipj possible."""
     one_based: Annotated[bool, tyro.conf.arg(help_behavior_hint="")] = False
     """The links of --gold are counted from 1."""
     each: Annotated[bool, tyro.conf.arg(help_behavior_hint="")] = False
@@ -190,6 +190,8 @@ class Align:
         source, *given = (mended(text).strip() for text in self.texts)
         target = given[0] if given else _translation(speaker, source)
         seen = watched_pair(speaker, Pair(source, target), by)
+        for name, side in (("source", seen.source), ("target", seen.target)):
+            _note_unknown(side.unknown, f"the {name}'s {len(side.spans):,} tokens")
         found, title = seen.by(self._heads), str(self._heads)
         if seen.seen.shape[:2].numel() == 1:  # a lone head is all there is
             title = ""
@@ -275,14 +277,25 @@ def _translation(speaker: Speaker, source: str) -> str:
 
 
 def _told(looks: Iterator[Watched | str], count: int) -> Iterator[Watched | None]:
-    """What could be read; how many pairs could not, and why the first, is told behind."""
+    """What could be read; what could not, and how much of it is unknown, is told behind."""
     left_out: list[str] = []
+    unknown = tokens = 0
     for number, found in enumerate(looks, 1):
         if isinstance(found, str):
             left_out.append(f"line {number:,}: {found}")
-        yield None if isinstance(found, str) else found
+            yield None
+            continue
+        unknown += found.source.unknown + found.target.unknown
+        tokens += len(found.source.spans) + len(found.target.spans)
+        yield found
+    _note_unknown(unknown, f"the {tokens:,} tokens")
     if left_out:
         note(f"{len(left_out):,} of {count:,} pairs were left out; {left_out[0]}")
+
+
+def _note_unknown(unknown: int, among: str) -> None:
+    if unknown:
+        note(f"{unknown:,} of {among} are unknown to this run")
 
 
 # What is printed

@@ -24,6 +24,7 @@ from regard.decoding.speaker import Speaker, batches
 from regard.decoding.translating import WINDOW
 from regard.errors import RegardError
 from regard.text.damage import mended
+from regard.text.specials import UNK
 from regard.text.tokenizer import Tokenizer
 
 By = Literal["words", "characters"]
@@ -78,6 +79,11 @@ class Cut:
     pieces: list[str]  # what to show for each id
     spans: list[Span]  # of each token but the end
     unit_spans: list[Span]
+
+    @property
+    def unknown(self) -> int:
+        """Tokens that stand for what the vocabulary lacks."""
+        return self.ids.count(UNK)
 
     @property
     def units(self) -> list[str]:

@@ -98,6 +98,16 @@ def test_the_links_of_files_are_those_of_each_pair(separate, data):
     assert [json.loads(line)["line"] for line in both] == list(range(1, len(pairs) + 1))
 
 
+def test_words_that_the_run_does_not_know_are_told_in_a_note(translator):
+    said = call("align", translator, "the zebra sat", "sat quagga gnu the", "--json")
+    json.loads(said.out)
+    assert "1 of the source's 3 tokens are unknown to this run" in said.err
+    assert "2 of the target's 4 tokens are unknown to this run" in said.err
+    Path("a.tsv").write_text("the zebra sat\tthe\nsat\tgnu gnu\n", encoding="utf-8")
+    said = call("align", translator, "--pairs", "a.tsv")
+    assert "3 of the 7 tokens are unknown to this run" in said.err
+
+
 def test_what_cannot_be_read_has_an_empty_line_and_is_told(separate):
     Path("a.tsv").write_text("the\tthe\n\t\nthe\t" + "dog " * 99 + "\n", encoding="utf-8")
     said = call("align", separate, "--pairs", "a.tsv")
