@@ -192,9 +192,8 @@ class Align:
         seen = watched_pair(speaker, Pair(source, target), by)
         for name, side in (("source", seen.source), ("target", seen.target)):
             _note_unknown(side.unknown, f"the {name}'s {len(side.spans):,} tokens")
-        found, title = seen.by(self._heads), str(self._heads)
-        if seen.seen.shape[:2].numel() == 1:  # a lone head is all there is
-            title = ""
+        found = seen.by(self._heads)
+        title = "" if seen.shape == (1, 1) else self._heads.of(*seen.shape)
         out = self.out or ("" if self.json else PICTURE)
         if out:
             rows, columns = (_labels(side.units) for side in (found.target, found.source))
@@ -244,10 +243,12 @@ class Align:
         console: Console,
     ) -> None:
         tallies: dict[Heads, Tally] = {}
+        shape = 0, 0
         looks = _told(watched(speaker, pairs, by), len(pairs))
         for found, right in zip(looks, gold, strict=True):
             if found is None:
                 continue
+            shape = found.shape
             for heads in (*(found.each if self.each else ()), self._heads):
                 tally = compare(found.by(heads).links, right)
                 tallies[heads] = tallies.get(heads, Tally()) + tally
@@ -263,9 +264,9 @@ class Align:
         console.print(_summary(self._task or " ".join(self.pairs), whole))
         if self.each:
             console.print(_table(tallies))
-            best = min(tallies, key=lambda heads: tallies[heads].error)
+            best = min(tallies, key=lambda heads: tallies[heads].error).of(*shape)
             console.print(Text(f"* the best on these pairs: {best}"), soft_wrap=True)
-        rule = f"links of {by}: {self._heads}; possible links count the sure ones too"
+        rule = f"links of {by}: {self._heads.of(*shape)}; possible links count the sure ones too"
         console.print(Text(rule, "dim"), soft_wrap=True)
 
 
@@ -387,5 +388,6 @@ def _table(tallies: dict[Heads, Tally]) -> Table:
             for rate in rates
         ]
         table.add_row(f"layer {layer}", *cells)
-    table.add_row("upper half", *[""] * heads, _rate(tallies[Heads()].error))
+    if layers > 1:
+        table.add_row("upper half", *[""] * heads, _rate(tallies[Heads()].error))
     return table

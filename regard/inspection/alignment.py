@@ -51,6 +51,12 @@ class Heads:
         which = "all heads" if self.head is None else f"head {self.head}"
         return f"layer {self.layer or 0}, {which}"
 
+    def of(self, layers: int, heads: int) -> str:
+        """These in words, for a model that has so many."""
+        if layers * heads == 1:
+            return "all the attention that there is"
+        return "all heads" if layers == 1 and self == Heads() else str(self)
+
     def mean(self, seen: Tensor) -> Tensor:
         """(layers, heads, target tokens, source tokens) -> (target tokens, source tokens)."""
         self._check(*seen.shape[:2])
@@ -142,9 +148,14 @@ class Watched:
     seen: Tensor  # (layers, heads, target tokens, source tokens)
 
     @property
+    def shape(self) -> tuple[int, int]:
+        """Layers and heads."""
+        return self.seen.shape[0], self.seen.shape[1]
+
+    @property
     def each(self) -> list[Heads]:
         """What can be asked for: each head and then all of a layer, layer by layer."""
-        layers, heads = self.seen.shape[:2]
+        layers, heads = self.shape
         return [Heads(layer, head) for layer in range(layers) for head in (*range(heads), None)]
 
     def by(self, heads: Heads) -> Alignment:

@@ -149,6 +149,21 @@ def test_a_share_of_nothing_is_a_dash_and_in_json_null(separate):
     assert said.splitlines()[1].split()[2] == "–"  # AER, precision, recall
 
 
+@pytest.mark.parametrize(
+    ("model", "said"), [("bahdanau", "all the attention that there is"), ("t5-tiny", "all heads")]
+)
+def test_a_model_of_one_layer_is_not_said_to_have_an_upper_half(data, model, said):
+    small = ("model.layers=1", "model.width=32")
+    trained("r", "--pairs", data / "source", data / "target", "--model", model, settings=small)
+    Path("a.tsv").write_text("the cat\tcat the\n", encoding="utf-8")
+    Path("gold").write_text("0-1 1-0\n", encoding="utf-8")
+    shown = call("align", "r", "--pairs", "a.tsv", "--gold", "gold", "--each").out
+    assert f"links of words: {said};" in shown
+    assert "upper half" not in shown
+    call("align", "r", "the cat", "cat the", "-o", "a.svg")
+    assert "upper half" not in Path("a.svg").read_text(encoding="utf-8")
+
+
 def test_a_task_is_judged_by_character_and_each_head_too(reverser, monkeypatch):
     from regard.commands import align
 
