@@ -283,9 +283,7 @@ def evaluate_text(
     else:
         feed = stream(tokens, tokens, run.config, run.settings, context)
         scores = measure(writer, objective, feed.held_out(ROWS), precision, size)
-    warnings = list(texts.warnings)
-    if tokens.stock.unknown:
-        warnings.append(f"{tokens.stock.unknown:,} of {len(tokens):,} tokens are unknown")
+    warnings = [*texts.warnings, *tokens.stock.lacking(f"{len(tokens):,} tokens")]
     how = rules(objective, context, carried=isinstance(writer, Recurrent))
     if isinstance(writer, NGram):
         how = counted_rules(writer)
