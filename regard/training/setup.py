@@ -253,9 +253,9 @@ def _tokens_in(tokens: Tokens, unit: str) -> str:
 
 def _unknown(parts: Mapping[Any, Tokens]) -> list[str]:
     return [
-        f"{tokens.stock.unknown:,} of {len(tokens):,} {part} tokens are unknown to the tokenizer"
+        sentence
         for part, tokens in parts.items()
-        if tokens.stock.unknown
+        for sentence in tokens.stock.lacking(f"{len(tokens):,} {part} tokens")
     ]
 
 
