@@ -2,7 +2,7 @@
 
 from regard.errors import RegardError
 from regard.inspection.tape import record
-from regard.loading import Model, load, save
+from regard.loading import Model, ensemble, load, save
 from regard.models.config import TransformerConfig
 from regard.models.families import build
 from regard.models.families import named as preset
@@ -12,6 +12,7 @@ __all__ = [
     "RegardError",
     "TransformerConfig",
     "build",
+    "ensemble",
     "load",
     "preset",
     "record",

@@ -15,11 +15,12 @@ from regard.data.pictures_feed import as_tensor
 from regard.decoding.captioning import Caption, captioned
 from regard.decoding.continuing import Continuation, Written, continue_all, search_all
 from regard.decoding.embedding import Pool, embedded
+from regard.decoding.ensemble import together
 from regard.decoding.filling import Filling, filled
 from regard.decoding.scoring import Score, scored
 from regard.decoding.settings import TARGET, TEXT, Beam, Sampling, Signs
 from regard.decoding.speaker import Given, Speaker
-from regard.decoding.translating import Translation, translated
+from regard.decoding.translating import Translation, least_risky, translated
 from regard.errors import RegardError
 from regard.interchange.huggingface import load_folder, save_folder
 from regard.models import families
@@ -33,6 +34,7 @@ from regard.text.tokenizer import Tokenizer
 from regard.training.runs import Run, is_run, open_run
 
 USUAL = Sampling()
+BEAMS = 5  # of a translation
 KNOWN = (str, Sequence, Tensor, np.ndarray)  # what is there at once; other iterables may be endless
 TYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
@@ -85,6 +87,8 @@ class Model:
         out. `beam` > 0 searches instead of drawing and gives its `n` best. `draft` is a smaller
         model of the same vocabulary that proposes tokens.
         """
+        # What is no list is left to the settings, which refuse it.
+        banned = tuple(banned) if isinstance(banned, Iterable) else banned
         asked = Sampling(
             max_tokens,
             temperature,
@@ -92,13 +96,11 @@ class Model:
             top_p,
             min_p,
             repetition_penalty,
-            tuple(banned),
+            banned,
             seed,
             logprobs,
         )
         given = _several(prompts)
-        if not given:
-            return []
         if not beam:
             return self.stream(given, asked, n=n, stop=stop, draft=draft).whole()
         drawn = replace(asked, limit=USUAL.limit, banned=()) != USUAL or stop or draft is not None
@@ -108,7 +110,7 @@ class Model:
                 "and draft, and say n and banned in the Beam if there is one"
             )
         if not isinstance(beam, Beam):
-            beam = Beam(beams=beam, n_best=n, banned=tuple(banned))
+            beam = Beam(beams=beam, n_best=n, banned=banned)
         answers = search_all(self.speaker, given, beam, max_tokens)
         return [one for answer in answers for one in answer]
 
@@ -152,23 +154,56 @@ class Model:
         return continue_all(self.speaker, given, asked, n=n, stop=stop, draft=mate, ahead=ahead)
 
     def translate(
-        self, texts: str | Iterable[Given], beam: Beam | int = 5, *, rows: int = 32, limit: int = 0
-    ) -> list[Translation]:
-        """The best translation of each text, in order; a single text gives a list of one."""
-        return [best[0] for best in self.translations(texts, beam, rows=rows, limit=limit)]
-
-    def translations(
         self,
         texts: str | Iterable[Given],
-        beam: Beam | int = 5,
+        beam: Beam | int = BEAMS,
         *,
         rows: int = 32,
         limit: int = 0,
         prefix: Given = "",
+        mbr: int = 0,
+        temperature: float = 1.0,
+        seed: int = 0,
+    ) -> list[Translation]:
+        """The best translation of each text, in order; a single text gives a list of one.
+
+        `prefix` is how every translation must begin. With `mbr` so many are drawn instead, and the
+        one that agrees best with all is taken (minimum Bayes risk).
+        """
+        found = self.translations(
+            texts,
+            beam,
+            rows=rows,
+            limit=limit,
+            prefix=prefix,
+            mbr=mbr,
+            temperature=temperature,
+            seed=seed,
+        )
+        return [best[0] for best in found]
+
+    def translations(
+        self,
+        texts: str | Iterable[Given],
+        beam: Beam | int = BEAMS,
+        *,
+        rows: int = 32,
+        limit: int = 0,
+        prefix: Given = "",
+        mbr: int = 0,
+        temperature: float = 1.0,
+        seed: int = 0,
     ) -> Iterator[list[Translation]]:
         """For each text its `n_best`, as they come: 16 batches of `rows` are read at a time."""
         lazy = isinstance(texts, Iterable) and not isinstance(texts, KNOWN)
         lines: Iterable[Given] = texts if lazy else _several(texts)
+        if mbr:
+            if beam != BEAMS or not isinstance(prefix, str) or prefix:
+                raise RegardError("mbr draws and does not search: leave out beam and prefix")
+            asked = Sampling(limit, temperature, seed=seed)
+            return least_risky(self.speaker, lines, asked, samples=mbr)
+        if (temperature, seed) != (USUAL.temperature, USUAL.seed):
+            raise RegardError("a beam search draws nothing: temperature and seed are for mbr")
         chosen = beam if isinstance(beam, Beam) else Beam(beams=beam)
         return translated(self.speaker, lines, chosen, rows=rows, limit=limit, prefix=prefix)
 
@@ -260,6 +295,20 @@ def load(
     else:
         model = Model(*load_folder(folder, usable(device), dtype))
     return replace(model, module=_converted(model.module, int8, fast))
+
+
+def ensemble(models: Sequence[Model]) -> Model:
+    """Several models of one kind and vocabulary as one: the mean of what they expect counts.
+
+    They may differ in all else. It has the first one's tokenizers, and writes and judges texts
+    (`generate`, `stream`, `translate`, `score`); it has no vectors of its own, and is not saved.
+    """
+    listed = isinstance(models, Sequence) and all(isinstance(model, Model) for model in models)
+    if not listed or not models:
+        raise RegardError(f"an ensemble is made of a list of models, not of {models!r:.60}")
+    names = [f"model {number}" for number in range(1, len(models) + 1)]
+    joint = together([model.speaker for model in models], names)
+    return replace(models[0], module=joint.module)
 
 
 def _converted(module: families.Model, int8: bool, fast: bool) -> families.Model:

@@ -7,12 +7,14 @@ import pytest
 import torch
 
 import regard
-from regard.decoding.ensemble import Ensemble
+from regard.decoding.risk import least_risk
 from regard.decoding.settings import Beam, Sampling
-from regard.decoding.translating import translated
+from regard.decoding.translating import limit_for
 from regard.errors import RegardError
 from regard.loading import Model
+from regard.models.counting import kneser_ney
 from regard.models.int8 import quantise
+from regard.models.ngram import NGram
 from regard.models.packed import packed
 from regard.text.learning import learn
 
@@ -90,6 +92,17 @@ def test_beam_search_of_a_text_is_at_least_as_probable_as_greedy(models):
     assert best.logprob >= greedy.logprob - 1e-5
 
 
+def test_a_recorded_search_brings_its_tree_with_every_text(models):
+    model, beam = models["decoder"], Beam(beams=3, n_best=2, record=True)
+    found = model.generate(["the", "a d"], max_tokens=4, beam=beam)
+    assert [len(one.tree) for one in found] == [4] * 4
+    assert found[0].tree is found[1].tree is not found[2].tree
+    for one in found:
+        worths = [c.worth for step in one.tree for c in step if c.fate == "ended"]
+        assert one.score in sorted(worths)[-2:]
+    assert model.generate("the", max_tokens=4, beam=3)[0].tree is None
+
+
 def test_the_score_of_a_translation_is_what_the_search_said(models):
     model = models["encoder-decoder"]
     for found in model.translations(["the cat", "a dog ran"], Beam(beams=4, n_best=3)):
@@ -162,7 +175,11 @@ def test_a_module_of_the_same_kind_drafts(models):
         ("decoder", lambda m: m.generate("a", stop=map(str, range(5000))), "5,000 are too many"),
         ("decoder", lambda m: m.generate("a", banned=[10**6]), "does not exist"),
         ("encoder-decoder", lambda m: m.translate(["a", "b" * 90]), "line 2: a source of 91"),
-        ("encoder-decoder", lambda m: m.translate(["a"], rows=0), "at least one row"),
+        (
+            "encoder-decoder",
+            lambda m: m.translate(["a"], rows=0),
+            "rows must be a whole number, 1 or",
+        ),
     ],
 )
 def test_bad_input_is_one_sentence(models, kind, call, words):
@@ -212,7 +229,7 @@ def test_an_ensemble_of_one_is_that_one(models, coverage):
     beam = Beam(beams=3, attention=True, coverage_penalty=coverage, n_best=2)
     lines = ["the cat sat on the mat", "a dog"]
     alone = list(model.translations(lines, beam))
-    both = list(translated(model.speaker.with_module(Ensemble([model.module])), lines, beam))
+    both = list(regard.ensemble([model]).translations(lines, beam))
     for one, other in zip(alone, both, strict=True):
         for mine, theirs in zip(one, other, strict=True):
             assert mine.ids == theirs.ids
@@ -280,6 +297,17 @@ def test_other_kinds_of_input_are_taken_or_told(models):
         ("decoder", lambda m: m.generate("a", n="2"), "at least one text"),
         ("decoder", lambda m: m.generate("a", stop=5), "must be a list of texts"),
         ("encoder", lambda m: m.fill(["a [mask]"]), "give a text with gaps"),
+        ("decoder", lambda m: m.generate("a", banned=5), "banned must be a tuple of token ids"),
+        ("decoder", lambda m: m.generate("a", banned=None, beam=2), "banned must be a tuple"),
+        ("decoder", lambda m: m.stream("a", None), "settings are a Sampling, or one for each"),
+        ("decoder", lambda m: m.stream("a", {"limit": 3}), "a Sampling, .* not {'limit': 3}"),
+        ("decoder", lambda m: m.stream("a", [{"limit": 3}]), "settings are a Sampling"),
+        ("decoder", lambda m: m.stream(["a", "b"], [Sampling()]), "2 prompts need as many"),
+        ("encoder-decoder", lambda m: m.translate("a", limit="a"), "limit must be .* not 'a'"),
+        ("encoder-decoder", lambda m: m.translate("a", limit=2.5), "a whole number, .* not 2.5"),
+        ("encoder-decoder", lambda m: m.translate("a", limit=-1), "0 or more, not -1"),
+        ("encoder-decoder", lambda m: m.translate("a", rows="a"), "rows must be .* not 'a'"),
+        ("encoder-decoder", lambda m: list(m.translations("a", prefix=None)), "a prefix must be"),
     ],
 )
 def test_a_wrong_type_is_one_sentence(models, kind, call, words):
@@ -289,6 +317,137 @@ def test_a_wrong_type_is_one_sentence(models, kind, call, words):
 
 
 def test_nothing_gives_nothing(models):
-    assert models["decoder"].generate([]) == []
+    model = models["decoder"]
+    assert model.generate([]) == model.generate([], beam=3) == []
+    stream = model.stream([], draft=model)
+    assert list(stream) == stream.whole() == []
+    assert list(models["encoder-decoder"].stream([])) == []
     assert models["encoder-decoder"].translate([]) == []
     assert models["decoder"].score([]) == []
+
+
+@pytest.mark.parametrize("wrong", [[2], [0], [1], [4], [5, 2, 6]])
+def test_no_translation_begins_with_what_ends_it_or_is_never_written(models, wrong):
+    model = models["encoder-decoder"]
+    with pytest.raises(RegardError, match=r"begin with token id [0124], .* leave it out"):
+        next(model.translations("the cat", prefix=wrong))
+    (found,) = next(model.translations("the cat", prefix=[3, 7]))  # an unknown word may stand there
+    assert found.ids[:2] == [3, 7]
+
+
+# --- several translations, several models -----------------------------------------------------
+
+
+def test_a_translation_begins_as_it_was_told_to(models):
+    model = models["encoder-decoder"]
+    lines = ["the cat", "a dog ran"]
+    free = model.translate(lines)
+    forced = model.translate(lines, prefix="sat")
+    assert not any(one.text.startswith("sat") for one in free)
+    assert all(one.text.startswith("sat") for one in forced)
+    assert forced == [best[0] for best in model.translations(lines, prefix="sat")]
+
+
+def test_the_least_risky_translation_is_the_sample_that_agrees_best(models):
+    model = models["encoder-decoder"]
+    found = model.translate(["the cat", "", "a dog"], mbr=6, temperature=0.8, seed=4)
+    assert found[1].text == ""
+    for line, best in zip(("the cat", "a dog"), (found[0], found[2]), strict=True):
+        limit = limit_for(len(model.speaker.source(line)), model.config.context)
+        drawn = model.generate(line, n=6, temperature=0.8, seed=4, max_tokens=limit)
+        choice = least_risk([one.text for one in drawn])
+        assert (best.text, best.score) == (drawn[choice.index].text, max(choice.utilities))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"mbr": 4, "beam": 3}, "leave out beam and prefix"),
+        ({"mbr": 4, "prefix": "sat"}, "leave out beam and prefix"),
+        ({"mbr": 4, "prefix": None}, "leave out beam and prefix"),
+        ({"mbr": 4, "temperature": -1}, "temperature must be"),
+        ({"mbr": -1}, "at least one text"),
+        ({"seed": 3}, "temperature and seed are for mbr"),
+        ({"temperature": 0.5}, "temperature and seed are for mbr"),
+    ],
+)
+def test_drawing_and_searching_have_their_own_settings(models, wrong, words):
+    with pytest.raises(RegardError, match=words):
+        models["encoder-decoder"].translate("the cat", **wrong)
+
+
+def test_samples_without_a_tokenizer_cannot_be_compared(models):
+    bare = Model(models["encoder-decoder"].module)
+    with pytest.raises(RegardError, match="compared as texts"):
+        bare.translate([[5, 6]], mbr=3)
+
+
+def other_than(model: Model, seed: int) -> Model:
+    """Of the same kind and words, with other weights."""
+    module = regard.build(model.config).eval()
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for weight in module.parameters():
+            if weight.dim() == 2:
+                weight.copy_(0.25 * torch.randn(weight.shape, generator=generator))
+    return replace(model, module=module)
+
+
+def counted(model: Model) -> Model:
+    """A trigram of the same words."""
+    ids = np.array([1, *model.tokenizer.encode(TEXT), 2])
+    return replace(model, module=NGram.of(kneser_ney(ids, 3, model.config.vocabulary, 1)))
+
+
+@pytest.mark.parametrize("make", [lambda model: other_than(model, 3), counted])
+def test_an_ensemble_scores_and_writes_by_the_mean_probability(models, make):
+    members = [models["decoder"], make(models["decoder"])]
+    both = regard.ensemble(members)
+    texts = ["the cat sat", "a dog"]
+    each = [model.score(texts) for model in members]
+    for one, *others in zip(both.score(texts), *each, strict=True):
+        shares = np.exp([other.logprobs for other in others])
+        np.testing.assert_allclose(np.exp(one.logprobs), shares.mean(0), rtol=1e-5)
+    # What it writes has the probability that it tells for it.
+    (best,) = both.generate("", max_tokens=5, temperature=0, logprobs=0)
+    noted = [token.logprob for token in best.tokens]
+    scored = both.score([best.ids])[0].logprobs[: len(noted)]
+    np.testing.assert_allclose(noted, scored, atol=1e-4)
+
+
+def test_an_ensemble_translates_with_all_that_one_model_can(models):
+    model = models["encoder-decoder"]
+    both = regard.ensemble([model, other_than(model, 3)])
+    (found,) = both.translate("the cat", Beam(beams=3, attention=True), prefix="sat")
+    assert found.text.startswith("sat")
+    (score,) = both.score([found.ids], sources=["the cat"])
+    behind = score.logprobs[3:]
+    assert found.logprob == pytest.approx(sum(behind), abs=1e-3) or found.logprob == pytest.approx(
+        sum(behind[:-1]), abs=1e-3
+    )  # one that met its limit has no end
+    assert both.translate("the cat", mbr=4)[0].text
+
+
+def test_models_that_do_not_fit_together_are_one_sentence(models):
+    decoder, translator = models["decoder"], models["encoder-decoder"]
+    words = learn("char", [TEXT + "xyz"], 0)
+    wrong = {
+        "a list of models, not of \\[\\]": [],
+        "a list of models, not of 5": 5,
+        "a list of models, not of \\['runs/a'\\]": ["runs/a"],
+        "must have the same kind": [decoder, translator],
+        "model 2 has another vocabulary": [decoder, replace(decoder, tokenizer=words)],
+        "it fills gaps": [models["encoder"]] * 2,
+        "model 2 begins or ends texts with other ids than model 1": [
+            Model(decoder.module),
+            Model(decoder.module, {"eos_token_id": 6}),
+        ],
+    }
+    for sentence, given in wrong.items():
+        with pytest.raises(RegardError, match=sentence):
+            regard.ensemble(given)
+    both = regard.ensemble([decoder, other_than(decoder, 3)])
+    with pytest.raises(RegardError, match="ask its members one by one"):
+        both.embed("the")
+    with pytest.raises(RegardError, match="holds a Transformer"):
+        regard.save(both, "nowhere")

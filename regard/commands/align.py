@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -14,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from regard.commands.names import check_writable
-from regard.commands.printing import note, put
+from regard.commands.printing import note, note_unknown, put
 from regard.data import tasks
 from regard.data.pairs import Pair, read_pairs
 from regard.decoding.settings import Beam
@@ -37,12 +38,13 @@ from regard.inspection.pictures import heat_text, heatmap
 from regard.loading import speaker_of
 from regard.text.damage import mended
 from regard.training.formats import literal
-from regard.training.runs import Run, open_run
+from regard.training.runs import is_run, open_run, settings_of
 from regard.training.setup import device_for
 
 PICTURE = "alignment.png"
 EXAMPLES = 1000  # of a task
 BEAM = Beam(beams=5)
+NONE = "–"
 LONGEST = 20  # characters of a word that are shown
 
 
@@ -64,7 +66,7 @@ class Align:
         tyro.conf.arg(
             metavar="TEXT…",
             help="A source and its target, or a source alone, which is translated (beam 5); or "
-            f"the name of a built-in task: {EXAMPLES:,} examples that no run is trained on.",
+            f"the built-in task of the run: {EXAMPLES:,} examples that no run is trained on.",
             help_behavior_hint="",
         ),
     ] = ()
@@ -72,13 +74,13 @@ class Align:
         tuple[str, ...],
         tyro.conf.arg(
             metavar="FILE…",
-            help="A source and a target file, or one .tsv or .jsonl file; for each pair a line of "
-            "links SOURCE-TARGET, counted from 0.",
+            help="A source and a target file, one .tsv or .jsonl file, or any built-in task; of "
+            "files for each pair a line of links SOURCE-TARGET, counted from 0.",
             help_behavior_hint="",
         ),
     ] = ()
     gold: Annotated[str, tyro.conf.arg(metavar="FILE", help_behavior_hint="")] = ""
-    """The right links of --pairs, a line for each: i-j is sure, i?j possible."""
+    """The right links of --pairs, a line for each: i-j is sure, i?j or ipj possible."""
     one_based: Annotated[bool, tyro.conf.arg(help_behavior_hint="")] = False
     """The links of --gold are counted from 1."""
     each: Annotated[bool, tyro.conf.arg(help_behavior_hint="")] = False
@@ -105,27 +107,43 @@ class Align:
 
     def run(self, console: Console) -> None:
         self._check()
-        run = open_run(Path(self.path), device_for(self.device))
-        speaker = speaker_of(run)
+        speaker = speaker_of(open_run(Path(self.path), device_for(self.device)))
         check_watchable(speaker)
         if not self._task and not self.pairs:
-            self._show(speaker, self._units(run), console)
+            self._note_task()
+            self._show(speaker, self._units, console)
             return
-        pairs, gold = self._set(run)
+        pairs, gold = self._set()
         if gold is None:
-            self._print_links(speaker, pairs, self._units(run))
+            self._print_links(speaker, pairs, self._units)
         else:
-            self._judge(speaker, pairs, gold, self._units(run), console)
+            self._judge(speaker, pairs, gold, self._units, console)
 
     @property
     def _heads(self) -> Heads:
         return Heads(self.layer, self.head)
 
+    @cached_property
+    def _trained_on(self) -> str:
+        """The built-in task that the run was trained on, if any."""
+        folder = Path(self.path)
+        trained = settings_of(folder).data.train if is_run(folder) else ()
+        return trained[0] if len(trained) == 1 and trained[0] in tasks.TASKS else ""
+
     @property
     def _task(self) -> str:
-        """The built-in task that is meant, if any."""
+        """The built-in task that is meant, if any: to a run on others its name is a text."""
         named = self.pairs or self.texts
-        return named[0] if len(named) == 1 and named[0] in tasks.TASKS else ""
+        known = tasks.TASKS if self.pairs else (self._trained_on,)
+        return named[0] if len(named) == 1 and named[0] in known else ""
+
+    def _note_task(self) -> None:
+        source, *target = self.texts
+        if source in tasks.TASKS and not target:
+            note(
+                f"{source!r} is read as a text: the run was not trained on the task of this name; "
+                f"--pairs {source} takes the task"
+            )
 
     def _check(self) -> None:
         """What cannot be meant, before anything is loaded."""
@@ -133,7 +151,7 @@ class Align:
         one = not self.pairs and not self._task
         problems.require(not (self.texts and self.pairs), "give texts or --pairs, not both")
         problems.require(
-            bool(self.texts or self.pairs), "give a source text, --pairs, or a built-in task"
+            bool(self.texts or self.pairs), "give a source text, --pairs, or the run's task"
         )
         problems.require(len(self.texts) <= 2, f"give a source and a target, not {self.texts}")
         for name, text in zip(("source", "target"), self.texts, strict=False):
@@ -160,12 +178,11 @@ class Align:
         if one and (self.out or not self.json):
             check_writable(Path(self.out or PICTURE))
 
-    def _units(self, run: Run) -> By:
+    @property
+    def _units(self) -> By:
         if self.by != "auto":
             return self.by
-        trained = run.settings.data.train
-        from_task = len(trained) == 1 and trained[0] in tasks.TASKS
-        return "characters" if self._task or from_task else "words"
+        return "characters" if self._task or self._trained_on else "words"
 
     # One pair
 
@@ -173,9 +190,10 @@ class Align:
         source, *given = (mended(text).strip() for text in self.texts)
         target = given[0] if given else _translation(speaker, source)
         seen = watched_pair(speaker, Pair(source, target), by)
-        found, title = seen.by(self._heads), str(self._heads)
-        if seen.seen.shape[:2].numel() == 1:  # a lone head is all there is
-            title = ""
+        for name, side in (("source", seen.source), ("target", seen.target)):
+            note_unknown(side.unknown, f"the {name}'s {len(side.spans):,} tokens")
+        found = seen.by(self._heads)
+        title = "" if seen.shape == (1, 1) else self._heads.of(*seen.shape)
         out = self.out or ("" if self.json else PICTURE)
         if out:
             rows, columns = (_labels(side.units) for side in (found.target, found.source))
@@ -192,7 +210,7 @@ class Align:
 
     # Many pairs
 
-    def _set(self, run: Run) -> tuple[list[Pair], list[Gold] | None]:
+    def _set(self) -> tuple[list[Pair], list[Gold] | None]:
         """The pairs, and what is right about them if that is known."""
         if self._task:
             examples = list(tasks.pairs(self._task, EXAMPLES, 0, "test"))
@@ -202,7 +220,7 @@ class Align:
             raise RegardError(f"there are no pairs in {' and '.join(self.pairs)}")
         if not self.gold:
             return pairs, None
-        by = self._units(run)
+        by = self._units
         sizes = [(len(unit_spans(s, by)), len(unit_spans(t, by))) for s, t in pairs]
         return pairs, read_gold(self.gold, sizes, one_based=self.one_based)
 
@@ -225,10 +243,12 @@ class Align:
         console: Console,
     ) -> None:
         tallies: dict[Heads, Tally] = {}
+        shape = 0, 0
         looks = _told(watched(speaker, pairs, by), len(pairs))
         for found, right in zip(looks, gold, strict=True):
             if found is None:
                 continue
+            shape = found.shape
             for heads in (*(found.each if self.each else ()), self._heads):
                 tally = compare(found.by(heads).links, right)
                 tallies[heads] = tallies.get(heads, Tally()) + tally
@@ -244,9 +264,9 @@ class Align:
         console.print(_summary(self._task or " ".join(self.pairs), whole))
         if self.each:
             console.print(_table(tallies))
-            best = min(tallies, key=lambda heads: tallies[heads].error)
+            best = min(tallies, key=lambda heads: tallies[heads].error).of(*shape)
             console.print(Text(f"* the best on these pairs: {best}"), soft_wrap=True)
-        rule = f"links of {by}: {self._heads}; possible links count the sure ones too"
+        rule = f"links of {by}: {self._heads.of(*shape)}; possible links count the sure ones too"
         console.print(Text(rule, "dim"), soft_wrap=True)
 
 
@@ -258,12 +278,18 @@ def _translation(speaker: Speaker, source: str) -> str:
 
 
 def _told(looks: Iterator[Watched | str], count: int) -> Iterator[Watched | None]:
-    """What could be read; how many pairs could not, and why the first, is told behind."""
+    """What could be read; what could not, and how much of it is unknown, is told behind."""
     left_out: list[str] = []
+    unknown = tokens = 0
     for number, found in enumerate(looks, 1):
         if isinstance(found, str):
             left_out.append(f"line {number:,}: {found}")
-        yield None if isinstance(found, str) else found
+            yield None
+            continue
+        unknown += found.source.unknown + found.target.unknown
+        tokens += len(found.source.spans) + len(found.target.spans)
+        yield found
+    note_unknown(unknown, f"the {tokens:,} tokens")
     if left_out:
         note(f"{len(left_out):,} of {count:,} pairs were left out; {left_out[0]}")
 
@@ -332,9 +358,13 @@ def _summary(title: str, tally: Tally) -> Table:
     }
     for name in (*rates, *counts):
         table.add_column(name, justify="right")
-    shown = (*(f"{rate:.1%}" for rate in rates.values()), *(f"{n:,}" for n in counts.values()))
+    shown = (*map(_rate, rates.values()), *(f"{n:,}" for n in counts.values()))
     table.add_row("", *shown)
     return table
+
+
+def _rate(rate: float) -> str:
+    return NONE if math.isnan(rate) else f"{rate:.1%}"
 
 
 def _table(tallies: dict[Heads, Tally]) -> Table:
@@ -349,8 +379,10 @@ def _table(tallies: dict[Heads, Tally]) -> Table:
     for layer in range(layers):
         rates = [tallies[Heads(layer, head)].error for head in (*range(heads), None)]
         cells = [
-            Text(f"*{rate:.1%}", "bold") if rate == least else Text(f"{rate:.1%}") for rate in rates
+            Text(f"*{_rate(rate)}", "bold") if rate == least else Text(_rate(rate))
+            for rate in rates
         ]
         table.add_row(f"layer {layer}", *cells)
-    table.add_row("upper half", *[""] * heads, f"{tallies[Heads()].error:.1%}")
+    if layers > 1:
+        table.add_row("upper half", *[""] * heads, _rate(tallies[Heads()].error))
     return table

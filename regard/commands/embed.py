@@ -78,7 +78,7 @@ class Embed:
         else:
             for line in _objects(texts, vectors):
                 put(line)
-        note_unknown(sum(map(speaks.unknown, read)), sum(map(len, read)))
+        note_unknown(sum(map(speaks.unknown, read)), f"the {sum(map(len, read)):,} tokens")
 
 
 def _check_out(path: Path) -> None:

@@ -62,6 +62,7 @@ from regard.training.setup import device_for, pairs_of, stream, unknown_in_pairs
 Names = tuple[str, ...]
 ROWS = 32  # computed at once
 TEST_SCENES = 1000  # of which none is arranged as one to learn from
+NONE = "–"
 RESAMPLES = 1000  # test sets drawn anew, for the interval of BLEU
 
 
@@ -94,9 +95,9 @@ class Evaluate:
     length_penalty: Annotated[float, tyro.conf.arg(metavar="X")] = 1.0
     """Hypotheses are ranked by log-probability / tokens ** X."""
     by_length: Annotated[bool, tyro.conf.arg(help_behavior_hint="")] = False
-    """For pairs: BLEU and exact match by the length of the source, too."""
+    """For pairs: BLEU and exact match by the source's tokens, too; about as many pairs a line."""
     int8: Annotated[bool, tyro.conf.arg(help_behavior_hint="")] = False
-    """Weights in eight bits; the perplexity is compared with that of the weights as they are."""
+    """A Transformer's weights in eight bits; what that does to the perplexity is told."""
     tokenised: Annotated[bool, tyro.conf.arg(help_behavior_hint="")] = False
     """The text is tokenised already: BLEU counts what stands between blanks."""
     written: Annotated[str, tyro.conf.arg(metavar="FILE", help_behavior_hint="")] = ""
@@ -192,7 +193,8 @@ class Evaluate:
             scores = compare(scores, written, gold, self.tokenised, RESAMPLES)
         if self.by_length:
             lengths = [len(source) - 1 for source in pairs.sources]  # without </s>
-            scores = replace(scores, by_length=by_length(lengths, written, gold, self.tokenised))
+            buckets = by_length(lengths, written, gold, self.tokenised, RESAMPLES)
+            scores = replace(scores, by_length=buckets)
         scores = replace(scores, rules=pair_rules(objective, self.beam))
         return scores, [
             *counts.sentences(),
@@ -238,6 +240,8 @@ def figures(scores: Scores) -> dict[str, Any]:
     """The scores as JSON can hold them: null for what has no meaning or no end."""
     found = scores.figures()
     found.setdefault("bits_per_byte", None)
+    if "exact" in found:
+        found.setdefault("bleu", None)
     return {
         name: None if isinstance(value, float) and not math.isfinite(value) else value
         for name, value in found.items()
@@ -279,9 +283,7 @@ def evaluate_text(
     else:
         feed = stream(tokens, tokens, run.config, run.settings, context)
         scores = measure(writer, objective, feed.held_out(ROWS), precision, size)
-    warnings = list(texts.warnings)
-    if tokens.stock.unknown:
-        warnings.append(f"{tokens.stock.unknown:,} of {len(tokens):,} tokens are unknown")
+    warnings = [*texts.warnings, *tokens.stock.lacking(f"{len(tokens):,} tokens")]
     how = rules(objective, context, carried=isinstance(writer, Recurrent))
     if isinstance(writer, NGram):
         how = counted_rules(writer)
@@ -332,7 +334,9 @@ def _image_texts(run: Run, given: Names) -> CaptionTexts:
     return texts
 
 
-def _bleu(scores: Scores) -> str:
+def _bleu(scores: Scores | Bucket) -> str:
+    if scores.bleu is None:
+        return NONE
     margin = "" if scores.bleu_margin is None else f" ± {scores.bleu_margin:.2f}"
     return f"{scores.bleu:.2f}{margin}"
 
@@ -347,11 +351,12 @@ def _lengths(buckets: Sequence[Bucket]) -> Table:
     """A line for each bucket of lengths."""
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("source tokens", style="cyan")
-    for name in ("pairs", "BLEU", "exact"):
+    judged = any(one.bleu is not None for one in buckets)
+    for name in ("pairs", *["BLEU"] * judged, "exact"):
         table.add_column(name, justify="right")
     for one in buckets:
         span = f"{one.first}–{one.last}" if one.first < one.last else f"{one.first}"
-        table.add_row(span, f"{one.pairs:,}", f"{one.bleu:.2f}", f"{one.exact:.1%}")
+        table.add_row(span, f"{one.pairs:,}", *[_bleu(one)] * judged, f"{one.exact:.1%}")
     return table
 
 

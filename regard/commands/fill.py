@@ -55,7 +55,7 @@ class Fill:
             put(found.text + "\n")
             console.print()
             console.print(_table(found, run.tokenizer))
-        note_unknown(found.unknown, found.tokens, "the text's")
+        note_unknown(found.unknown, f"the text's {found.tokens:,} tokens")
 
 
 def as_json(found: Filling) -> str:

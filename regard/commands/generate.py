@@ -5,14 +5,16 @@ import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Annotated, Any
 
 import torch
 import tyro
 from rich.console import Console
 
-from regard.commands.names import STREAM, option, standard_input
+from regard.commands.names import STREAM, check_writable, option, standard_input
 from regard.commands.printing import finite, note, note_unknown, put
+from regard.commands.trees import tree_file, tree_line
 from regard.decoding.continuing import MOST_TEXTS, Continuation, Piece, Written
 from regard.decoding.settings import SEEDS, Beam, Sampling
 from regard.decoding.speaker import Speaker
@@ -106,6 +108,8 @@ class Generate:
     """Search with so many beams instead of drawing, and print the --n best."""
     length_penalty: Annotated[float | None, _usual("length_penalty", "X")] = None
     """Beam search ranks by log-probability / tokens ** X."""
+    tree: Annotated[str, tyro.conf.arg(metavar="FILE", help_behavior_hint="")] = ""
+    """Write the candidates of the (last) beam search, step by step, to a file of JSON."""
     logprobs: Annotated[
         int | None, tyro.conf.arg(metavar="N", help_behavior_hint="(default: none)")
     ] = None
@@ -167,6 +171,10 @@ class Generate:
                 f"--seed must be {SEEDS - self.n} or less with --n {self.n}: the last text's seed, "
                 "seed + n - 1, must be below 2 ** 63"
             )
+        if self.tree and not self.beam:
+            raise RegardError("--tree tells of a beam search; ask for one with --beam")
+        if self.tree:
+            check_writable(Path(self.tree))
         if not self.beam:
             return
         for name in ("logprobs", "draft", "stop"):
@@ -195,12 +203,17 @@ class Generate:
 
     def _searching(self) -> Beam:
         searching = {name: getattr(self, name) for name in SEARCHING}
-        return Beam(self.beam, n_best=self.n, named=option, **searching)
+        record = bool(self.tree)
+        return Beam(self.beam, n_best=self.n, record=record, named=option, **searching)
 
     def _searched(self, model: Model, prompt: str) -> list[Written]:
         if model.speaker.reads:
             raise RegardError("this model translates; `regard translate --beam` searches")
-        return model.generate([prompt], max_tokens=self.max_tokens, beam=self._searching())
+        found = model.generate([prompt], max_tokens=self.max_tokens, beam=self._searching())
+        if self.tree:
+            with tree_file(self.tree) as file:
+                file.write(tree_line(model.tokenizer, 1, found[0].tree))
+        return found
 
     def _warn(self, model: Model, prompt: str) -> None:
         """What a reader should know of the prompt."""
@@ -210,7 +223,7 @@ class Generate:
         if tokenizer is None:
             return
         ids = tokenizer.encode(prompt).tolist()
-        note_unknown(tokenizer.unknown(ids), len(ids), "the prompt's")
+        note_unknown(tokenizer.unknown(ids), f"the prompt's {len(ids):,} tokens")
 
     def _print(self, stream: Continuation, before: str) -> None:
         """Write as it comes: the first text at once, the others in their turn."""

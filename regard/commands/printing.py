@@ -22,10 +22,10 @@ def finite(number: float) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def note_unknown(unknown: int, tokens: int, whose: str = "the") -> None:
+def note_unknown(unknown: int, among: str) -> None:
     """Tell of words that a run does not know, if there are any."""
     if unknown:
-        note(f"{unknown:,} of {whose} {tokens:,} tokens are unknown to this run")
+        note(f"{unknown:,} of {among} are unknown to this run")
 
 
 def note(sentence: str) -> None:

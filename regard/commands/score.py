@@ -135,7 +135,7 @@ def _note_sums(scores: Sequence[scoring.Score]) -> None:
     """The figures of all texts together."""
     total = math.fsum(score.logprob for score in scores)
     tokens = sum(score.tokens for score in scores)
-    note_unknown(sum(score.unknown for score in scores), tokens)
+    note_unknown(sum(score.unknown for score in scores), f"the {tokens:,} tokens")
     mean = scoring.perplexity(total, tokens)
     said = f"total {total:.4f} nats, {tokens:,} tokens, perplexity {mean:,.2f} per token"
     print(said, file=sys.stderr)

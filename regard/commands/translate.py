@@ -8,10 +8,10 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, TextIO
+from typing import Annotated, Any, BinaryIO
 
 import tyro
 from rich.console import Console
@@ -20,7 +20,8 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from regard.commands.given import one_line
 from regard.commands.names import STREAM, check_writable, option
 from regard.commands.printing import note, note_unknown, put
-from regard.decoding.ensemble import Ensemble
+from regard.commands.trees import tree_file, tree_line
+from regard.decoding.ensemble import together
 from regard.decoding.settings import Beam, Sampling
 from regard.decoding.speaker import Speaker
 from regard.decoding.translating import WINDOW, Translation, least_risky, translated
@@ -94,20 +95,16 @@ class Translate:
             _check_file(self.file)
         with ExitStack() as stack:
             parts = _some(self._parts(), "standard input" if self.file == STREAM else self.file)
-            tree = stack.enter_context(self._tree_file()) if self.tree else None
+            trees = stack.enter_context(tree_file(self.tree)) if self.tree else None
             told = stack.enter_context(_progress())
             tokens = unknown = 0
             for number, found in enumerate(self._found(speaker, parts, beam, sampling, told), 1):
                 self._print(speaker, number, found)
-                if tree is not None:
-                    tree.write(json.dumps(_tree(speaker, number, found)) + "\n")
+                if trees is not None:
+                    trees.write(tree_line(speaker.tokenizer, number, found[0].tree))
                 source = found[0].source[:-1]  # without its end
                 tokens, unknown = tokens + len(source), unknown + speaker.unknown(source)
-        note_unknown(unknown, tokens, "the sources'")
-
-    def _tree_file(self) -> TextIO:
-        Path(self.tree).parent.mkdir(parents=True, exist_ok=True)
-        return open(self.tree, "w", encoding="utf-8")
+        note_unknown(unknown, f"the sources' {tokens:,} tokens")
 
     def _settings(self) -> tuple[Beam, Sampling]:
         """All that is wrong with the options, before anything is loaded."""
@@ -153,9 +150,8 @@ class Translate:
         others = [load(path, device, int8=self.int8, fast=True) for path in self.ensemble]
         for path, other in zip(self.ensemble, others, strict=True):
             other.speaker.require("encoder-decoder", who=path, what="translate")
-            model.speaker.require_words_of(other.speaker, path)
-        members = [model.speaker.module, *(other.speaker.module for other in others)]
-        return model.speaker.with_module(Ensemble(members))
+        names = [self.path, *self.ensemble]
+        return together([model.speaker, *(other.speaker for other in others)], names)
 
     def _parts(self) -> Iterator[list[str]]:
         """The lines to translate: of a file in full parts, of a pipe as they come."""
@@ -293,22 +289,6 @@ def _facts(speaker: Speaker, number: int, found: list[Translation]) -> dict[str,
             for one in found
         ],
     }
-
-
-def _tree(speaker: Speaker, number: int, found: list[Translation]) -> dict[str, Any]:
-    """One search's candidates, as JSON tells them."""
-    tokenizer = speaker.tokenizer
-    steps = [
-        [
-            {
-                **asdict(one),
-                **({} if tokenizer is None else {"piece": tokenizer.pieces([one.token])[0]}),
-            }
-            for one in step
-        ]
-        for step in found[0].tree or []
-    ]
-    return {"line": number, "steps": steps}
 
 
 @contextmanager

@@ -113,7 +113,7 @@ def _quality(comparison: Comparison) -> str:
     drawn = dots(spreads, Axis(label, shown=metric.shown), f"{metric.name}: {alt}")
     seeds = max(len(one.seeds) for one in ranked)
     spread = f"mean and standard deviation of {seeds} seeds" if seeds > 1 else "one seed each"
-    if comparison.pairs and seeds == 1:
+    if metric.key == "bleu" and seeds == 1:
         spread += "; the lines are the 95 % intervals of resampled test sets"
     return section(
         "How good they are",

@@ -134,9 +134,10 @@ class Comparison:
 
     @property
     def metric(self) -> Metric:
-        """BLEU, or bits per byte where each model has them, else the loss of a token."""
+        """BLEU, of targets too short for it chrF; bits per byte where each has them, else loss."""
         if self.pairs:
-            return METRICS["bleu"]
+            judged = any("bleu" in result.scores for result in self.good)
+            return METRICS["bleu" if judged else "chrf"]
         whole = all("bits_per_byte" in result.scores for result in self.good)
         return METRICS["bits_per_byte" if whole else "loss"]
 
@@ -226,7 +227,7 @@ def _curve(points: Sequence[Sequence[float]]) -> Line | None:
 def _lengths(qualities: Sequence[Figures], positions: Sequence[Figures]) -> Line | None:
     """BLEU by the length of a source, or the loss by position; x counts the buckets."""
     if "by_length" in qualities[0]:
-        runs = [[bucket["bleu"] for bucket in one["by_length"]] for one in qualities]
+        runs = [[bucket["bleu"] for bucket in _with_bleu(one)] for one in qualities]
     else:
         runs = [one["loss"] for one in positions if one.get("loss")]
     return Line.of(range(len(runs[0]) if runs else 0), runs)
@@ -234,5 +235,10 @@ def _lengths(qualities: Sequence[Figures], positions: Sequence[Figures]) -> Line
 
 def buckets_of(quality: Figures, positions: Figures) -> tuple[tuple[int, int], ...]:
     """From and to of each bucket of lengths."""
-    buckets = [(one["first"], one["last"]) for one in quality.get("by_length", ())]
+    buckets = [(one["first"], one["last"]) for one in _with_bleu(quality)]
     return tuple(buckets or ((low, high) for low, high in positions.get("positions", ())))
+
+
+def _with_bleu(quality: Figures) -> list[Figures]:
+    """Buckets with targets long enough for BLEU: the same ones for every model."""
+    return [one for one in quality.get("by_length", ()) if one["bleu"] is not None]

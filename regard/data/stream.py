@@ -103,7 +103,10 @@ class Stream:
 
 
 ANEW = 32  # steps behind which a row begins anew
-TRACKS = 16  # rows that a held-out text is read in: the same for everyone who measures
+TRACKS = 16  # rows that a held-out text is read in at most: the same for everyone who measures
+# Contexts that each of them has at least. A track begins with nothing remembered: seven of them in
+# a text of 125 tokens made a perplexity of 17.66 from 17.32.
+TRACK = 32
 
 
 @dataclass(frozen=True)
@@ -140,9 +143,9 @@ class ContinuedStream(Stream):
         return _begun(self._batch(self.train, starts, numbers, ring=ring), fresh)
 
     def held_out(self, rows: int) -> Iterator[Batch]:
-        """The held-out part in `TRACKS` rows, whatever number is asked for: they continue."""
+        """The held-out part in up to `TRACKS` rows, whatever number is asked for: they continue."""
         asked = max(len(self.valid) - 1, 0)
-        tracks = max(1, min(TRACKS, asked // self.context))
+        tracks = max(1, min(TRACKS, asked // (TRACK * self.context)))
         length = -(-asked // tracks)
         numbers = np.arange(tracks)
         for place in range(0, length, self.context):

@@ -23,10 +23,10 @@ import numpy as np
 from regard.data.texts import Part, Passage, Progress, Texts
 from regard.errors import RegardError
 from regard.storage import building, no_room, read_json, sweep, write_json
-from regard.text.specials import BOS, EOS
+from regard.text.specials import BOS, EOS, SPECIALS, UNK
 from regard.text.tokenizer import Tokenizer
 
-FORMAT = 2  # 2: with checksums
+FORMAT = 3  # 2: with checksums; 3: with the text's own <unk>
 SHARD = 1 << 27  # tokens in a file: 256 MiB of uint16
 # Bytes of one part that are checked whenever it is opened, which takes 0.3 s; reading a hundred
 # times as much before every start would cost more than the damage that sizes do not show.
@@ -51,6 +51,7 @@ class Stock:
     documents: int = 0
     bytes: int = 0  # of the raw text
     unknown: int = 0  # tokens that became <unk>
+    own: int = 0  # of them, those that the text itself has, as that of wikitext-2
     shard: int = SHARD
     format: int = FORMAT
     checksums: dict[str, str] = field(default_factory=dict)  # by file; "" has that of the rest
@@ -62,6 +63,14 @@ class Stock:
             tokens = min(self.shard, self.tokens - shard * self.shard)
             sizes[_shard(shard)] = tokens * _dtype(self.vocabulary).itemsize
         return sizes
+
+    def lacking(self, among: str) -> list[str]:
+        """What the vocabulary lacks, and what the text itself left out, in sentences."""
+        found = [
+            (self.unknown - self.own, "unknown to the tokenizer"),
+            (self.own, "the text's own <unk>"),
+        ]
+        return [f"{count:,} of {among} are {what}" for count, what in found if count]
 
     def seal(self) -> str:
         """A checksum of all that is in here."""
@@ -175,6 +184,7 @@ class _Writer:
         self.stock.documents = len(self.starts)
         self.stock.bytes += encoded.bytes
         self.stock.unknown += encoded.unknown
+        self.stock.own += encoded.own
 
     def _append(self, ids: np.ndarray) -> None:
         while len(ids):
@@ -246,6 +256,7 @@ class _Encoded(NamedTuple):
     ids: np.ndarray  # (tokens,)
     bytes: int
     unknown: int
+    own: int
     starts: np.ndarray  # (documents,) where among the ids further ones start
     ended: bool  # whether the last of them ends here
 
@@ -294,9 +305,12 @@ class _Preparation:
         """With `</s> <s>` at some places `between` the ids, and `</s>` behind them if `ended`."""
         size = len(passage.text.encode("utf-8", "surrogateescape"))
         unknown = self.tokenizer.unknown(ids)
+        # Within other signs, as in (<unk>), it may be no word: there is no more of it than unknown.
+        words = self.tokenizer.kind == "word"
+        own = min(unknown, passage.text.count(SPECIALS[UNK])) if words else 0
         ids = np.insert(ids, np.repeat(between, 2), np.tile((EOS, BOS), len(between)))
         starts = between + 2 * np.arange(len(between)) + 1
-        return _Encoded(np.append(ids, [EOS] * ended), size, unknown, starts, ended)
+        return _Encoded(np.append(ids, [EOS] * ended), size, unknown, own, starts, ended)
 
     def needed(self) -> int:
         """About how many bytes all will take, by the share that is done."""

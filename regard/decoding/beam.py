@@ -11,6 +11,8 @@ The rules, which are those of the field:
 - A row is done when it has that many and its best open hypothesis, as it stands and before it pays
   for coverage, is worth no more than the worst of them; or when the limit is reached, where what is
   open counts as finished.
+- A hypothesis behind which no token has a probability, not even an end, has none as a whole
+  answer: it gives its slot away. A row where all are such, and nothing has been found, is refused.
 - Banned tokens are ruled out behind the softmax: a score is what the model says.
 """
 
@@ -23,7 +25,7 @@ from torch import Tensor
 
 from regard.decoding.looking import attended
 from regard.decoding.prefix import Prefix
-from regard.decoding.sampling import check_numbers
+from regard.decoding.sampling import NOTHING, check_numbers, log_probabilities
 from regard.decoding.settings import TARGET, Beam, Signs
 from regard.errors import RegardError
 from regard.models.masks import Span, fitting
@@ -201,7 +203,7 @@ class _Search:
         wanted = (1 + max(1, len(self.signs.ends))) * self.beam.beams
         wanted = min(wanted, slots * logits.shape[-1])
         each = min(wanted, logits.shape[-1])
-        logprobs = logits.log_softmax(-1)
+        logprobs = log_probabilities(logits)
         if len(self.banned):
             logprobs[:, self.banned] = -torch.inf
         values, indices = largest(logprobs, each)  # (rows · slots, each)
@@ -261,6 +263,8 @@ class _Search:
             row.tree.append(record)
         best_open = kept[0][1].logprob if kept else -torch.inf
         best_open /= self.length**self.beam.length_penalty
+        if not kept and not row.found:
+            raise RegardError(NOTHING)
         settled = len(row.found) == beams and row.found[-1][0] >= best_open
         row.done = settled or not kept
         row.origins, row.beams = _seated(kept, slots, beams)

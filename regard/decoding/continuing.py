@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from regard.decoding.beam import Hypothesis, search
+from regard.decoding.beam import Candidate, Found, Hypothesis, search
 from regard.decoding.prefix import check_fits
 from regard.decoding.settings import Beam, Sampling
 from regard.decoding.speaker import Given, Speaker
@@ -36,6 +36,7 @@ class Written:
     end: End
     logprob: float | None = None  # of all tokens together, if it was asked for
     score: float | None = None  # of a beam search: what it was chosen by
+    tree: list[list[Candidate]] | None = None  # of the whole search, if it was recorded
 
     @property
     def ids(self) -> list[int]:
@@ -44,7 +45,7 @@ class Written:
 
 
 class Steps(Protocol):
-    """What takes rows further: `Writing`, or `Speculation`."""
+    """What takes rows further: `Writing`, `Speculation`, or `Nothing` where there are none."""
 
     @property
     def open(self) -> bool: ...
@@ -140,9 +141,7 @@ def continue_all(
     strings = checked_stops(stop)
     if strings and speaker.tokenizer is None:
         raise RegardError("stop strings need a tokenizer, and this model came without one")
-    each = [asked] * len(given) if isinstance(asked, Sampling) else list(asked)
-    if len(each) != len(given):
-        raise RegardError(f"{len(given)} prompts need as many settings, not {len(each)}")
+    each = _each(asked, len(given))
     settings = [replace(one, seed=one.seed + i) for one in each for i in range(n)]
     copies = [index for index in range(len(given)) for _ in range(n)]
     steps = _steps(speaker, given, settings, copies, draft, ahead)
@@ -151,6 +150,28 @@ def continue_all(
         before = [_before(speaker, one) for one in given]
         spellings = [Spelling(speaker.tokenizer, *before[which]) for which in copies]
     return Continuation(speaker, steps, spellings, [Stops(strings) for _ in copies])
+
+
+def _each(asked: object, prompts: int) -> list[Sampling]:
+    """The settings of each prompt, if they were given for all or one by one."""
+    each = [asked] * prompts if isinstance(asked, Sampling) else asked
+    if not isinstance(each, Sequence) or not all(isinstance(one, Sampling) for one in each):
+        raise RegardError(f"settings are a Sampling, or one for each prompt, not {asked!r:.60}")
+    if len(each) != prompts:
+        raise RegardError(f"{prompts} prompts need as many settings, not {len(each)}")
+    return list(each)
+
+
+class Nothing:
+    """Steps without rows: they are at their end."""
+
+    open = False
+
+    def stop(self, number: int) -> None:
+        """There is no row that could."""
+
+    def step(self) -> list[Token]:
+        return []
 
 
 def _steps(
@@ -162,6 +183,8 @@ def _steps(
     ahead: int,
 ) -> Steps:
     """The rows behind their prompts, or before what they write from a source."""
+    if not given:
+        return Nothing()
     prompts = [[speaker.signs.begin] if speaker.reads else speaker.prompt(one) for one in given]
     sources = [speaker.source(one) for one in given] if speaker.reads else []
     memory = speaker.encode(sources) if sources else None
@@ -208,29 +231,33 @@ def search_all(
     found = search(
         speaker.module, prompts, limits, beam, signs=speaker.signs, device=speaker.device
     )
+    rows = enumerate(zip(given, limits, found, strict=True))
     return [
-        [
-            _searched(speaker, hypothesis, row, one, "limit" if most == limit else "room")
-            for hypothesis in answer.hypotheses
-        ]
-        for row, (one, most, answer) in enumerate(zip(given, limits, found, strict=True))
+        _searched(speaker, one, answer, row, "limit" if most == limit else "room")
+        for row, (one, most, answer) in rows
     ]
 
 
-def _searched(
-    speaker: Speaker,
-    hypothesis: Hypothesis,
-    row: int,
-    given: Given,
-    short: End,
-) -> Written:
-    text = ""
-    if speaker.tokenizer is not None:
+def _searched(speaker: Speaker, given: Given, found: Found, row: int, short: End) -> list[Written]:
+    """What a search brought for one prompt, as texts; `short` is why one that met no end ends."""
+
+    def text(hypothesis: Hypothesis) -> str:
+        if speaker.tokenizer is None:
+            return ""
         spelling = Spelling(speaker.tokenizer, *_before(speaker, given))
-        text = "".join(map(spelling.add, hypothesis.ids)) + spelling.end()
-    tokens = tuple(Token(row, token) for token in hypothesis.ids)
-    end: End = "end" if hypothesis.ended else short
-    return Written(text, tokens, end, hypothesis.logprob, hypothesis.worth)
+        return "".join(map(spelling.add, hypothesis.ids)) + spelling.end()
+
+    return [
+        Written(
+            text(one),
+            tuple(Token(row, token) for token in one.ids),
+            "end" if one.ended else short,
+            one.logprob,
+            one.worth,
+            found.tree,
+        )
+        for one in found.hypotheses
+    ]
 
 
 def _before(speaker: Speaker, given: Given) -> tuple[Sequence[int], str]:

@@ -12,6 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from regard.decoding.looking import attended
+from regard.decoding.sampling import log_probabilities
+from regard.decoding.speaker import Speaker
 from regard.errors import RegardError
 from regard.models.families import Config, Writer
 from regard.models.given import Lengths
@@ -70,18 +72,19 @@ class Ensemble(nn.Module):
         _agree("kind", [member.config.kind for member in members])
         _agree("vocabulary", [member.config.vocabulary for member in members])
         _agree("source vocabulary", [_read_words(member.config) for member in members])
+        _agree("device", [member.device for member in members])
         self.members = nn.ModuleList(members)
         self.training = any(member.training for member in members)
 
     @property
     def config(self) -> Config:
         """That of the member with the smallest context."""
-        return min((member.config for member in self._members), key=lambda one: one.context)
+        return min((member.config for member in self.writers), key=lambda one: one.context)
 
     @property
     def device(self) -> torch.device:
         """The first member's: where tokens must lie."""
-        return self._members[0].device
+        return self.writers[0].device
 
     def forward(
         self,
@@ -98,21 +101,22 @@ class Ensemble(nn.Module):
         states = self._parts(state, States, "state", "start")
         logprobs = [
             _logprobs(member(tokens, source, held, lengths=lengths, mask=mask, last=last))
-            for member, source, held in zip(self._members, memories, states, strict=True)
+            for member, source, held in zip(self.writers, memories, states, strict=True)
         ]
         return torch.stack(logprobs).logsumexp(0) - math.log(len(logprobs))
 
     def encode(self, source: Tensor, lengths: Lengths = None, mask: Mask | None = None) -> Memories:
         """Read a source (rows, positions) with every member."""
-        parts = tuple(member.encode(source, lengths, mask) for member in self._members)
+        parts = tuple(member.encode(source, lengths, mask) for member in self.writers)
         return Memories(parts[0].values, parts[0].mask, parts=parts)
 
     def start(self, rows: int, room: int, *, watch: bool = False) -> States:
         """An empty state of every member."""
-        return States([member.start(rows, room, watch=watch) for member in self._members])
+        return States([member.start(rows, room, watch=watch) for member in self.writers])
 
     @property
-    def _members(self) -> list[Writer]:
+    def writers(self) -> list[Writer]:
+        """The members."""
         return list(self.members)  # type: ignore[arg-type]
 
     def _parts(
@@ -128,10 +132,25 @@ class Ensemble(nn.Module):
         return given.parts
 
 
+def together(speakers: Sequence[Speaker], names: Sequence[str]) -> Speaker:
+    """Speakers of the same words as one, who says what all expect in the mean; names for errors."""
+    if not speakers:
+        raise RegardError("an ensemble needs at least one model")
+    first = speakers[0]
+    for name, other in zip(names, speakers, strict=True):
+        other.require("decoder", "encoder-decoder")
+        first.require_words_of(other, name)
+    joint = Ensemble([one.module for one in speakers])
+    for name, other in zip(names, speakers, strict=True):
+        if other.signs != first.signs:
+            raise RegardError(f"{name} begins or ends texts with other ids than {names[0]}")
+    return first.with_module(joint)
+
+
 def _logprobs(logits: Tensor) -> Tensor:
     """Log-probabilities; halves are not precise enough to be summed up."""
     half = logits.dtype in (torch.float16, torch.bfloat16)
-    return logits.log_softmax(-1, dtype=torch.float32 if half else None)
+    return log_probabilities(logits, torch.float32 if half else None)
 
 
 def _read_words(config: Config) -> int:

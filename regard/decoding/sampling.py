@@ -13,6 +13,7 @@ from regard.errors import RegardError
 # Of a vocabulary this many tokens are looked at first; they nearly always hold a top_p. A full sort
 # of 50,000 logits takes longer than all the rest of the choice.
 FIRST_LOOK = 1024
+NOTHING = "the model gives no probability to any token that may be written"
 
 
 @dataclass(frozen=True)
@@ -83,12 +84,8 @@ def distribution(logits: Tensor, columns: Columns, standing: Tensor | None = Non
         weighed = torch.where(scores > 0, scores / columns.penalty, scores * columns.penalty)
         scores = torch.where(standing, weighed, scores)
     scores = scores.masked_fill(columns.forbidden, -torch.inf)
-    best = scores.argmax(-1, keepdim=True)  # (rows, 1)
-    # From the best downwards, so that no temperature makes numbers overflow.
-    highest = scores.gather(-1, best)
-    if bool((highest == -torch.inf).any()):
-        raise RegardError("the model gives no probability to any token that may be written")
-    scores = scores - highest
+    best, highest = best_tokens(scores)
+    scores = scores - highest  # downwards, so that no temperature makes numbers overflow
     greedy = columns.temperature == 0
     scores = scores / torch.where(greedy, 1.0, columns.temperature)
     keep = _kept_by_rank(scores, columns)
@@ -99,6 +96,18 @@ def distribution(logits: Tensor, columns: Columns, standing: Tensor | None = Non
     probabilities = scores.softmax(-1)
     chosen = torch.zeros_like(probabilities).scatter_(-1, best, 1.0)
     return torch.where(greedy, chosen, probabilities)
+
+
+def best_tokens(scores: Tensor) -> tuple[Tensor, Tensor]:
+    """The best of scores (rows, vocabulary), the first of equals, and its score: (rows, 1) both.
+
+    Every row must have one: where all is -inf there is nothing that could be written.
+    """
+    best = scores.argmax(-1, keepdim=True)
+    highest = scores.gather(-1, best)
+    if bool((highest == -torch.inf).any()):
+        raise RegardError(NOTHING)
+    return best, highest
 
 
 def _kept_by_rank(scores: Tensor, columns: Columns) -> Tensor | None:
@@ -113,21 +122,38 @@ def _kept_by_rank(scores: Tensor, columns: Columns) -> Tensor | None:
         return None
     index = torch.tensor(filtering, device=scores.device)
     some, top_k, top_p = scores[index], columns.top_k[index], columns.top_p[index]
-    whole = some.exp().sum(-1, keepdim=True)  # of what no top_k cuts
     far = any(FIRST_LOOK < columns.asked[row].top_k < vocabulary for row in filtering)
-    for width in (vocabulary if far else min(FIRST_LOOK, vocabulary), vocabulary):
-        best = some.topk(width, dim=-1)  # best first
-        ranks = torch.arange(width, device=scores.device)
-        weights = best.values.exp().masked_fill(ranks >= top_k, 0.0)
-        there = weights.sum(-1, keepdim=True)
-        total = torch.where(top_k <= width, there, whole)
-        if width == vocabulary or bool(((top_k <= width) | (there >= top_p * total)).all()):
-            break
+    values, weights, total = _ranked(some, top_k, top_p, far)
+    ranks = torch.arange(values.shape[-1], device=scores.device)
     before = weights.cumsum(-1) - weights  # of all that are more probable
     count = ((ranks < top_k) & (before < top_p * total)).sum(-1, keepdim=True)
     kept = torch.ones_like(scores, dtype=torch.bool)
-    kept[index] = _best(some, count, best.values.gather(-1, count - 1))
+    kept[index] = _best(some, count, values.gather(-1, count - 1))
     return kept
+
+
+Ranked = tuple[Tensor, Tensor, Tensor]  # scores, best first; their weights; what top_p is a part of
+
+
+def _ranked(scores: Tensor, top_k: Tensor, top_p: Tensor, far: bool) -> Ranked:
+    """As many of the best of scores (rows, vocabulary) as hold every row's top_k and top_p.
+
+    A first look takes a few, which nearly always do; `far` says that a top_k goes beyond it.
+    """
+    vocabulary = scores.shape[-1]
+    whole = scores.exp().sum(-1, keepdim=True)  # of what no top_k cuts
+
+    def look(width: int) -> Ranked:
+        values = scores.topk(width, dim=-1).values
+        ranks = torch.arange(width, device=scores.device)
+        weights = values.exp().masked_fill(ranks >= top_k, 0.0)
+        return values, weights, torch.where(top_k <= width, weights.sum(-1, keepdim=True), whole)
+
+    if far or vocabulary <= FIRST_LOOK:
+        return look(vocabulary)
+    values, weights, total = look(FIRST_LOOK)
+    enough = weights.sum(-1, keepdim=True) >= top_p * total
+    return (values, weights, total) if bool(enough.all()) else look(vocabulary)
 
 
 def _best(scores: Tensor, count: Tensor, least: Tensor) -> Tensor:
@@ -168,3 +194,15 @@ def check_numbers(best: Tensor) -> None:
     """Refuse a model that has gone mad, by the best of its logits: NaN and inf are above all."""
     if bool(best.isnan().any()) or bool((best == torch.inf).any()):
         raise RegardError("the model gives no numbers (NaN or infinity); its weights are damaged")
+
+
+def log_probabilities(logits: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """The log-softmax over the last dimension; -inf, and not NaN, where all logits are -inf.
+
+    What is no number stays none, for `check_numbers` to find.
+    """
+    logprobs = logits.log_softmax(-1, dtype=dtype)
+    if bool(logprobs[..., 0].isnan().any()):  # one such logit spoils all of its row
+        nothing = logits.amax(-1, keepdim=True) == -torch.inf
+        logprobs = logprobs.masked_fill(nothing, -torch.inf)
+    return logprobs

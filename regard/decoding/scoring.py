@@ -4,9 +4,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from regard.decoding.ensemble import Ensemble
 from regard.decoding.sampling import check_numbers
 from regard.decoding.speaker import Given, Speaker, batches, padded_rows
 from regard.errors import Problems, RegardError
@@ -118,6 +120,9 @@ def _logprobs(
     speaker: Speaker, written: Sequence[list[int]], read: Sequence[list[int]] | None
 ) -> list[list[float]]:
     """The log-probability of each token of each row."""
+    if isinstance(speaker.module, Ensemble):
+        members = map(speaker.with_module, speaker.module.writers)
+        return _mean([_logprobs(member, written, read) for member in members])
     if isinstance(speaker.module, NGram):
         return speaker.module.logprobs([[speaker.signs.begin, *ids] for ids in written])
     module = speaker.require_one("score")
@@ -130,6 +135,12 @@ def _logprobs(
     found = _of_tokens(module, hidden[real.to(hidden.device)], wanted)
     check_numbers(found)
     return [part.tolist() for part in found.split(lengths.tolist())]
+
+
+def _mean(members: Sequence[list[list[float]]]) -> list[list[float]]:
+    """The log of the mean probability, by row and token, of each member's log-probabilities."""
+    lines = zip(*members, strict=True)
+    return [(np.logaddexp.reduce(line) - math.log(len(line))).tolist() for line in lines]
 
 
 def _of_tokens(module: Network, hidden: Tensor, wanted: Tensor) -> Tensor:

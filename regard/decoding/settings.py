@@ -47,11 +47,11 @@ class Sampling:
 
     def __post_init__(self, named: Callable[[str], str]) -> None:
         problems = Problems("sampling")
-        _whole(problems, named("limit"), self.limit, 0)
-        _whole(problems, named("top_k"), self.top_k, 0)
-        _whole(problems, named("seed"), self.seed, 0, SEEDS - 1)
+        require_whole(problems, named("limit"), self.limit, 0)
+        require_whole(problems, named("top_k"), self.top_k, 0)
+        require_whole(problems, named("seed"), self.seed, 0, SEEDS - 1)
         if self.logprobs is not None:
-            _whole(problems, named("logprobs"), self.logprobs, 0)
+            require_whole(problems, named("logprobs"), self.logprobs, 0)
         _number(problems, named("temperature"), self.temperature, 0, HOTTEST)
         _number(problems, named("top_p"), self.top_p, 0, 1)
         _number(problems, named("min_p"), self.min_p, 0, 1)
@@ -82,8 +82,8 @@ class Beam:
 
     def __post_init__(self, named: Callable[[str], str]) -> None:
         problems = Problems("beam search")
-        several = _whole(problems, named("beams"), self.beams, 1, WIDEST)
-        if _whole(problems, named("n_best"), self.n_best, 1) and several:
+        several = require_whole(problems, named("beams"), self.beams, 1, WIDEST)
+        if require_whole(problems, named("n_best"), self.n_best, 1) and several:
             problems.require(
                 self.n_best <= self.beams,
                 f"{self.n_best} best of {self.beams} beams cannot be had; raise {named('beams')}",
@@ -94,7 +94,10 @@ class Beam:
         problems.report()
 
 
-def _whole(problems: Problems, name: str, value: object, low: int, high: int | None = None) -> bool:
+def require_whole(
+    problems: Problems, name: str, value: object, low: int, high: int | None = None
+) -> bool:
+    """Note it as a problem unless the value is a whole number within these limits."""
     fits = isinstance(value, int) and not isinstance(value, bool) and low <= value
     fits = fits and (high is None or value <= high)  # type: ignore[operator]
     limits = f"{low} or more" if high is None else f"{low} to {high}"

@@ -108,6 +108,24 @@ class Speaker:
         ids = self.ids(given)
         return ids if ids and self.tokenizer is None else [self.signs.begin, *ids]
 
+    def beginning(self, prefix: Given, what: str = "text") -> list[int]:
+        """What every text must begin with, without what begins it; writing goes on behind it.
+
+        A word that the vocabulary lacks cannot be forced, though its id can.
+        """
+        if not isinstance(prefix, str | Sequence | np.ndarray | Tensor):
+            raise RegardError(f"a prefix must be text or token ids, not {prefix!r:.80}")
+        ids = self.ids(prefix) if len(prefix) else []
+        strange = [token for token in ids if token in (*self.signs.ends, *self.signs.never)]
+        if strange:
+            raise RegardError(
+                f"no {what} can begin with token id {strange[0]}, which ends texts or is never "
+                "written; leave it out of the prefix"
+            )
+        if isinstance(prefix, str) and self.tokenizer and self.tokenizer.unknown(ids):
+            raise RegardError(f"no {what} can begin with {prefix!r}: the model lacks a word of it")
+        return ids
+
     def source(self, given: Given) -> list[int]:
         """A source as the model reads it, its end included."""
         ids = self.ids(given, source=True)
@@ -119,13 +137,6 @@ class Speaker:
                 f"a source of {len(ids):,} tokens is too long, this model reads {self.context:,}; "
                 "shorten it or leave it out"
             )
-        return ids
-
-    def beginning(self, prefix: Given, what: str) -> list[int]:
-        """The ids that every `what` must begin with; a word that is unknown cannot be forced."""
-        ids = self.ids(prefix) if len(prefix) else []
-        if self.tokenizer is not None and self.tokenizer.unknown(ids):
-            raise RegardError(f"no {what} can begin with {prefix!r}: the model lacks a word of it")
         return ids
 
     def encode(self, sources: Sequence[Sequence[int]]) -> Memory:

@@ -140,10 +140,12 @@ class Speculation:
             read = [[*unread[i], *proposals[i][: wanted[i] - 1]] for i in range(len(rows))]
             taken = [len(row) for row in read]
             logits = _some(self.draft.take(read, last=True)[:, 0], going)  # (going, vocabulary)
+            columns = self._columns(going)
+            logits = _guessing(logits, columns)
             if self._plain:
-                drawn = most_probable(logits, self._columns(going))
+                drawn = most_probable(logits, columns)
             else:
-                q = distribution(logits, self._columns(going), _some(standing, going))
+                q = distribution(logits, columns, _some(standing, going))
                 drawn = draw(q, [_roll(rows[i]) for i in going])
                 spread = q.new_zeros(len(rows), q.shape[-1])
                 spread[torch.tensor(going, device=q.device)] = q
@@ -237,6 +239,15 @@ class Speculation:
     def _columns(self, going: Sequence[int]) -> Columns:
         columns = self.writing.columns
         return columns if len(going) == len(self.writing.rows) else columns.kept(going)
+
+
+def _guessing(logits: Tensor, columns: Columns) -> Tensor:
+    """A draft's logits (rows, vocabulary), all alike where it has no token to propose.
+
+    The model, which judges any proposal, may well know one.
+    """
+    best = logits.masked_fill(columns.forbidden, -torch.inf).amax(-1, keepdim=True)
+    return logits.masked_fill(best == -torch.inf, 0.0)
 
 
 def acceptances(p: Tensor, q: Tensor, proposed: Sequence[int]) -> list[float]:

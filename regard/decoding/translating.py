@@ -10,7 +10,7 @@ from torch import Tensor
 from regard.decoding.beam import Candidate, Found, Hypothesis, search
 from regard.decoding.continuing import continue_all
 from regard.decoding.risk import least_risk
-from regard.decoding.settings import Beam, Sampling
+from regard.decoding.settings import Beam, Sampling, require_whole
 from regard.decoding.speaker import Given, Speaker, batches
 from regard.errors import Problems, RegardError
 
@@ -108,9 +108,11 @@ def translated(
     first line, for messages. `told` hears the best ones of each batch at once.
     """
     speaker.require("encoder-decoder")
-    if rows < 1 or limit < 0:
-        raise RegardError(f"at least one row and no negative limit, not {rows} rows, limit {limit}")
-    forced = speaker.ids(prefix) if len(prefix) else []
+    problems = Problems("translate")
+    require_whole(problems, "rows", rows, 1)
+    require_whole(problems, "limit", limit, 0)
+    problems.report()
+    forced = speaker.beginning(prefix)
     given = enumerate(lines, first)
     while some := list(islice(given, rows * window)):
         sources = _sources(speaker, some)
@@ -167,6 +169,8 @@ def least_risky(
 ) -> Iterator[list[Translation]]:
     """For each line the sample that agrees best with all samples: minimum Bayes risk."""
     speaker.require("encoder-decoder")
+    if speaker.tokenizer is None:
+        raise RegardError("samples are compared as texts, and this model came without a tokenizer")
     for number, line in enumerate(lines, 1):
         (source,) = _sources(speaker, [(number, line)])
         if not source:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from regard.decoding.prefix import Prefix, check_fits
-from regard.decoding.sampling import Columns, check_numbers, dice, distribution, draw
+from regard.decoding.sampling import Columns, best_tokens, check_numbers, dice, distribution, draw
 from regard.decoding.settings import TEXT, Sampling, Signs
 from regard.errors import RegardError
 from regard.models.families import Writer
@@ -179,7 +179,8 @@ def _row(number: int, prompt: int, asked: Sampling, context: int) -> Row:
 def most_probable(logits: Tensor, columns: Columns) -> list[int]:
     """What each row takes that neither weighs nor draws, of logits (rows, vocabulary)."""
     check_numbers(logits.amax(-1))
-    return logits.masked_fill(columns.forbidden, -torch.inf).argmax(-1).tolist()
+    best, _ = best_tokens(logits.masked_fill(columns.forbidden, -torch.inf))
+    return best[:, 0].tolist()
 
 
 Noted = tuple[float | None, tuple[tuple[int, float], ...]]

@@ -24,6 +24,7 @@ from regard.decoding.speaker import Speaker, batches
 from regard.decoding.translating import WINDOW
 from regard.errors import RegardError
 from regard.text.damage import mended
+from regard.text.specials import UNK
 from regard.text.tokenizer import Tokenizer
 
 By = Literal["words", "characters"]
@@ -49,6 +50,12 @@ class Heads:
             return "upper half of the layers, all heads"
         which = "all heads" if self.head is None else f"head {self.head}"
         return f"layer {self.layer or 0}, {which}"
+
+    def of(self, layers: int, heads: int) -> str:
+        """These in words, for a model that has so many."""
+        if layers * heads == 1:
+            return "all the attention that there is"
+        return "all heads" if layers == 1 and self == Heads() else str(self)
 
     def mean(self, seen: Tensor) -> Tensor:
         """(layers, heads, target tokens, source tokens) -> (target tokens, source tokens)."""
@@ -78,6 +85,11 @@ class Cut:
     pieces: list[str]  # what to show for each id
     spans: list[Span]  # of each token but the end
     unit_spans: list[Span]
+
+    @property
+    def unknown(self) -> int:
+        """Tokens that stand for what the vocabulary lacks."""
+        return self.ids.count(UNK)
 
     @property
     def units(self) -> list[str]:
@@ -136,9 +148,14 @@ class Watched:
     seen: Tensor  # (layers, heads, target tokens, source tokens)
 
     @property
+    def shape(self) -> tuple[int, int]:
+        """Layers and heads."""
+        return self.seen.shape[0], self.seen.shape[1]
+
+    @property
     def each(self) -> list[Heads]:
         """What can be asked for: each head and then all of a layer, layer by layer."""
-        layers, heads = self.seen.shape[:2]
+        layers, heads = self.shape
         return [Heads(layer, head) for layer in range(layers) for head in (*range(heads), None)]
 
     def by(self, heads: Heads) -> Alignment:

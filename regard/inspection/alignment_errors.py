@@ -12,7 +12,7 @@ from regard.errors import Problems, RegardError
 from regard.inspection.alignment import Link
 from regard.text.sources import find, lines
 
-LINK = re.compile(r"([0-9]{1,9})([-?])([0-9]{1,9})")
+LINK = re.compile(r"([0-9]{1,9})([-?p])([0-9]{1,9})")  # ? and p: possible
 NONE: frozenset[Any] = frozenset()
 
 
@@ -88,9 +88,10 @@ def gold_of(example: Example) -> Gold:
 def read_gold(
     path: str | Path, sizes: Sequence[tuple[int, int]], *, one_based: bool = False
 ) -> list[Gold]:
-    """A file of right links: a line for each pair, `i-j` sure and `i?j` possible, source first.
+    """A file of right links: a line for each pair, `i-j` sure, `i?j` or `ipj` possible.
 
-    `sizes` are the units of each pair's source and target. All that is wrong is told at once.
+    The source comes first. `sizes` are the units of each pair's source and target. All that is
+    wrong is told at once.
     """
     path = Path(path).expanduser()
     if not path.is_file():

@@ -83,11 +83,9 @@ def _reach(folder: Path, name: str) -> Reach:
 
 
 def _curve(x: Sequence[int], y: Sequence[float | None]) -> Curve:
-    """A logarithm has no place for 0, nor for what is no number: NaN."""
+    """NaN for what is no number."""
     found = np.array(y, dtype=np.float64)  # None becomes NaN
-    return Curve(
-        np.array(x, dtype=np.float64), np.where((found > 0) & np.isfinite(found), found, np.nan)
-    )
+    return Curve(np.array(x, dtype=np.float64), np.where(np.isfinite(found), found, np.nan))
 
 
 def _lasting(events: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -122,6 +120,7 @@ def _draw(figure: Any, runs: Sequence[Reach]) -> None:
         axes.set_xlim(left=0)
     right.xaxis.get_major_locator().set_params(integer=True)
     right.xaxis.set_major_formatter(lambda x, _: count(x).replace(".0", ""))
+    _down_to_the_edge(left)
     _clips(right, runs)
     _whole_decades(right)
     if len(runs) > 1:
@@ -143,6 +142,17 @@ def _from_early_to_late(axes: Any, run: Reach) -> None:
         curve, step = run.curves[place], run.steps[place]
         axes.plot(curve.x, curve.y, color=shade, linewidth=1.6, label=f"step {step:,}")
     axes.legend(framealpha=0.9, edgecolor="none")
+
+
+def _down_to_the_edge(axes: Any) -> None:
+    """A logarithm has no place for 0: such a line falls to the lower edge, a triangle where."""
+    low, high = axes.get_ylim()
+    axes.set_ylim(low, high)
+    for line in axes.get_lines():
+        gone = line.get_ydata() == 0
+        if gone.any():
+            line.set_ydata(np.where(gone, low, line.get_ydata()))
+            line.set(marker="v", markevery=[int(gone.argmax())], clip_on=False)
 
 
 def _norms(axes: Any, run: Reach, look: dict[str, Any], alone: bool) -> None:

@@ -158,7 +158,7 @@ class NGram(nn.Module):
             )
         rows, new = tokens.shape
         real = [new] * rows if lengths is None else whole_numbers(lengths, "lengths").tolist()
-        if len(real) != rows or not all(last <= count <= new for count in real):
+        if len(real) != rows or not all(0 <= count <= new for count in real):
             raise RegardError(f"lengths must be {rows} numbers up to {new}, not {real}")
         held = self._mine(state, rows)
         given = tokens.tolist()
@@ -168,7 +168,8 @@ class NGram(nn.Module):
         logits = np.zeros((rows, wanted, self.table.vocabulary), np.float32)
         for row, (text, count) in enumerate(zip(given, real, strict=True)):
             before = [] if held is None else held.texts[row]
-            for place in [count - 1] if last else range(count):
+            # A row that takes in nothing has no last token; its logits mean nothing and stay 0.
+            for place in range(max(count - 1, 0) if last else 0, count):
                 context = [*before, *text[: place + 1]]
                 logits[row, 0 if last else place] = self.table.following(context)
             if held is not None:

@@ -16,6 +16,13 @@ LARGEST = {
     "width": 1 << 16,
     "hidden": 1 << 16,
 }
+FOR_PAIRS = {  # what a language model has no use for, and how it is left out
+    "attention": "none",
+    "feeding": False,
+    "bidirectional": True,
+    "source_vocabulary": 0,
+    "encoder_layers": 0,
+}
 MAY_BE_0 = ("source_vocabulary", "encoder_layers", "hidden")
 SHARES = ("dropout", "weight_dropout", "embedding_dropout")
 
@@ -75,9 +82,9 @@ class RecurrentConfig:
         problems = Problems("model settings")
         pairs = self.kind == "encoder-decoder"
         if not pairs:
-            for name in ("attention", "feeding", "source_vocabulary", "encoder_layers"):
-                idle = getattr(self, name) in ("none", False, 0)
-                problems.require(idle, f"{name} is for encoder–decoders; leave it out")
+            for name, idle in FOR_PAIRS.items():
+                left_out = getattr(self, name) == idle
+                problems.require(left_out, f"{name} is for encoder–decoders; leave it out")
         elif self.bidirectional and (self.hidden or self.width) % 2:
             odd = self.hidden or self.width
             problems.add(f"two directions share {odd} places in halves; choose an even number")

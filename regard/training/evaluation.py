@@ -41,8 +41,9 @@ class Bucket:
     first: int  # tokens of the shortest source
     last: int  # and of the longest
     pairs: int
-    bleu: float
+    bleu: float | None  # None where no target is long enough for it
     exact: float
+    bleu_margin: float | None = None  # half of the 95 % interval of pairs drawn anew
 
 
 @dataclass(frozen=True)
@@ -223,7 +224,11 @@ def judge(scores: Scores, written: Sequence[str], gold: Sequence[str]) -> Scores
 
 
 def by_length(
-    lengths: Sequence[int], written: Sequence[str], gold: Sequence[str], tokenised: bool
+    lengths: Sequence[int],
+    written: Sequence[str],
+    gold: Sequence[str],
+    tokenised: bool,
+    resamples: int = 1,
 ) -> tuple[Bucket, ...]:
     """Figures for sources of about one length (in tokens), about as many in each bucket."""
     order = np.argsort(np.asarray(lengths), kind="stable")
@@ -233,11 +238,11 @@ def by_length(
         here = [i for i, length in enumerate(lengths) if first <= length <= last]
         first = last + 1
         some, wanted = [written[i] for i in here], [gold[i] for i in here]
-        scores = compare(Scores(0.0, 1.0, 0), some, wanted, tokenised)
-        assert scores.bleu is not None
+        scores = compare(Scores(0.0, 1.0, 0), some, wanted, tokenised, resamples)
         assert scores.exact is not None
         shortest = min(lengths[i] for i in here)
-        found.append(Bucket(shortest, last, len(here), scores.bleu, scores.exact))
+        told = scores.bleu, scores.exact, scores.bleu_margin
+        found.append(Bucket(shortest, last, len(here), *told))
     return tuple(found)
 
 
@@ -251,20 +256,28 @@ def compare(
     """The scores with BLEU, chrF and exact match added.
 
     `tokenised` text is compared token by token as it stands (published Multi30k figures are), else
-    sacrebleu's own tokenisation is used. With `resamples` BLEU has its bootstrap interval.
+    sacrebleu's own tokenisation is used. With `resamples` BLEU has its bootstrap interval; a lone
+    pair has none, all draws of it are the same. Where no target has as many tokens as BLEU's
+    longest n-grams there is no BLEU: it would be 0 even if all were right.
     """
     if not gold:
         return scores
-    bleu = BLEU(tokenize="none" if tokenised else "13a", force=True)
     chrf = CHRF()
-    found = bleu.corpus_score(list(written), [list(gold)], n_bootstrap=resamples)
     letters = chrf.corpus_score(list(written), [list(gold)])
     same = sum(a == b for a, b in zip(written, gold, strict=True))
+    scores = replace(
+        scores,
+        chrf=float(letters.score),
+        exact=same / len(gold),
+        signature=f"chrF {chrf.get_signature()}",
+    )
+    bleu = BLEU(tokenize="none" if tokenised else "13a", force=True)
+    if not any(len(bleu.tokenizer(text).split()) >= bleu.max_ngram_order for text in gold):
+        return scores
+    found = bleu.corpus_score(list(written), [list(gold)], n_bootstrap=resamples)
     return replace(
         scores,
         bleu=float(found.score),
-        bleu_margin=float(found._ci) if resamples > 1 else None,
-        chrf=float(letters.score),
-        exact=same / len(gold),
-        signature=f"BLEU {bleu.get_signature()}; chrF {chrf.get_signature()}",
+        bleu_margin=float(found._ci) if resamples > 1 and len(gold) > 1 else None,
+        signature=f"BLEU {bleu.get_signature()}; {scores.signature}",
     )

@@ -14,12 +14,13 @@ from regard.data.batch import Batch, Feed
 from regard.errors import RegardError
 from regard.models.blocks import Block
 from regard.models.families import Model, Writer
+from regard.models.network import Network
 from regard.models.protocol import State
 from regard.training.checkpoints import Checkpoint
 from regard.training.consistency import consistent_loss
 from regard.training.evaluation import Scores
 from regard.training.log import Sink
-from regard.training.objectives import PLAIN, Criterion, Objective, loss
+from regard.training.objectives import PLAIN, Criterion, Objective, loss, restlessness
 from regard.training.precision import Precision
 from regard.training.processes import ALONE, Processes
 from regard.training.settings import Settings
@@ -112,6 +113,11 @@ class Answer(nn.Module):
 
     def forward(self, batch: Batch, state: State | None = None) -> Tensor:
         smoothing, consistency = self.criterion.smoothing, self.criterion.consistency
+        if self.criterion.calms:
+            assert isinstance(self.module, Network)
+            hidden = self.module.hidden(batch.tokens, state=state)
+            found = loss(self.module.logits(hidden), batch.targets, smoothing)
+            return found + restlessness(hidden, self.criterion)
         if not consistency:
             logits = self.objective.logits(self.module, batch, state)
             return loss(logits, batch.targets, smoothing)

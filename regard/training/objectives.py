@@ -27,11 +27,18 @@ class Criterion:
 
     smoothing: float = 0.0  # the share of a target spread over all tokens
     consistency: float = 0.0  # how much two readings with other dropout must agree; 0: one reading
+    activation: float = 0.0  # times the mean square of hidden vectors
+    slowness: float = 0.0  # times that of their change from token to token
 
     @property
     def readings(self) -> int:
         """How often each row is read."""
         return 2 if self.consistency else 1
+
+    @property
+    def calms(self) -> bool:
+        """Whether hidden vectors cost something by themselves."""
+        return bool(self.activation or self.slowness)
 
 
 PLAIN = Criterion()
@@ -39,7 +46,9 @@ PLAIN = Criterion()
 
 def criterion_of(training: TrainingSettings) -> Criterion:
     """What a run's settings ask for."""
-    return Criterion(training.label_smoothing, training.consistency)
+    return Criterion(
+        training.label_smoothing, training.consistency, training.activation, training.slowness
+    )
 
 
 class Objective(Protocol):
@@ -174,3 +183,13 @@ def loss(logits: Tensor, targets: Tensor, smoothing: float = 0.0) -> Tensor:
         reduction="sum",
         label_smoothing=smoothing,
     )
+
+
+def restlessness(hidden: Tensor, criterion: Criterion) -> Tensor:
+    """What large and changing hidden vectors (rows, positions, width) add to a summed loss.
+
+    Activation regularisation and its temporal form (Merity 2017: 2 and 1), of vectors as the output
+    matrix reads them; a scalar.
+    """
+    found = criterion.activation * hidden.square().mean(-1).sum()
+    return found + criterion.slowness * hidden.diff(dim=1).square().mean(-1).sum()

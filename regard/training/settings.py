@@ -131,6 +131,8 @@ class TrainingSettings:
     vectors: str = ""  # word vectors that the embedding begins with: a word2vec run, or a file
     label_smoothing: float = 0.0  # the share of a target spread over all tokens
     consistency: float = 0.0  # R-Drop: rows are read twice, with other dropout, and must agree
+    activation: float = 0.0  # recurrent texts: times the mean square of what outputs are made of
+    slowness: float = 0.0  # recurrent texts: times that of its change from token to token
     masked: float = 0.15  # encoders: the share of tokens that is hidden
     ema: float = 0.0  # decay of the running mean of weights; 0: none
     average: int = 0  # the final weights are the mean of so many last checkpoints
@@ -272,6 +274,8 @@ RANGES: dict[str, dict[str, tuple[float, float]]] = {
         "seed": (0, (1 << 63) - 1),
         "label_smoothing": (0, 0.99),
         "consistency": (0, 1000),
+        "activation": (0, 1000),
+        "slowness": (0, 1000),
         "masked": (0.01, 0.99),
         "ema": (0, 0.9999999),
         "average": (0, 1000),

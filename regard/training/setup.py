@@ -28,7 +28,7 @@ from regard.text.tokenizer import Kind, Tokenizer
 from regard.training import images
 from regard.training.deciding import Made, Plan, decided
 from regard.training.evaluation import accounted
-from regard.training.objectives import objective_for
+from regard.training.objectives import criterion_of, objective_for
 from regard.training.runs import config_for
 from regard.training.settings import DataSettings, Settings, TokenizerSettings
 from regard.training.stages import Stages
@@ -117,6 +117,8 @@ def _machine_defaults(settings: Settings, device: torch.device) -> Settings:
         )
     if training.consistency:
         _check_consistency(model.preset, config)
+    if criterion_of(training).calms:
+        _check_calming(model.preset, config)
     if isinstance(config, RecurrentConfig):
         wanted, context = (8192 if gpu else 2048), context or REACH
     if isinstance(config, Word2VecConfig):
@@ -142,6 +144,15 @@ def _check_consistency(name: str, config: Config) -> None:
     if not any(getattr(config, share) for share in shares):
         more = f"; set model.{shares[0]}, or" if shares else ","
         raise RegardError(f"without dropout both readings of a row are the same{more} {leave}")
+
+
+def _check_calming(name: str, config: Config) -> None:
+    """Refuse to calm hidden vectors that do not follow one another."""
+    if not isinstance(config, RecurrentConfig) or config.kind != "decoder":
+        raise RegardError(
+            f"only recurrent language models are calmed, not one like {name}; leave out "
+            "training.activation and training.slowness"
+        )
 
 
 def _text(settings: Settings, stages: Stages, known: Sequence[Tokenizer]) -> Made:
@@ -242,9 +253,9 @@ def _tokens_in(tokens: Tokens, unit: str) -> str:
 
 def _unknown(parts: Mapping[Any, Tokens]) -> list[str]:
     return [
-        f"{tokens.stock.unknown:,} of {len(tokens):,} {part} tokens are unknown to the tokenizer"
+        sentence
         for part, tokens in parts.items()
-        if tokens.stock.unknown
+        for sentence in tokens.stock.lacking(f"{len(tokens):,} {part} tokens")
     ]
 
 

@@ -98,6 +98,16 @@ def test_the_links_of_files_are_those_of_each_pair(separate, data):
     assert [json.loads(line)["line"] for line in both] == list(range(1, len(pairs) + 1))
 
 
+def test_words_that_the_run_does_not_know_are_told_in_a_note(translator):
+    said = call("align", translator, "the zebra sat", "sat quagga gnu the", "--json")
+    json.loads(said.out)
+    assert "1 of the source's 3 tokens are unknown to this run" in said.err
+    assert "2 of the target's 4 tokens are unknown to this run" in said.err
+    Path("a.tsv").write_text("the zebra sat\tthe\nsat\tgnu gnu\n", encoding="utf-8")
+    said = call("align", translator, "--pairs", "a.tsv")
+    assert "3 of the 7 tokens are unknown to this run" in said.err
+
+
 def test_what_cannot_be_read_has_an_empty_line_and_is_told(separate):
     Path("a.tsv").write_text("the\tthe\n\t\nthe\t" + "dog " * 99 + "\n", encoding="utf-8")
     said = call("align", separate, "--pairs", "a.tsv")
@@ -129,6 +139,31 @@ def test_the_error_rate_against_a_gold_file(separate, data, first):
     assert f"{wanted.possible}" in shown
 
 
+def test_a_share_of_nothing_is_a_dash_and_in_json_null(separate):
+    Path("a.tsv").write_text("the cat\tcat the\n", encoding="utf-8")
+    Path("gold").write_text("0?1 1?0\n", encoding="utf-8")
+    asked = ("--pairs", "a.tsv", "--gold", "gold", "--each")
+    assert told(separate, *asked)["recall"] is None
+    said = call("align", separate, *asked).out
+    assert "nan" not in said
+    assert said.splitlines()[1].split()[2] == "–"  # AER, precision, recall
+
+
+@pytest.mark.parametrize(
+    ("model", "said"), [("bahdanau", "all the attention that there is"), ("t5-tiny", "all heads")]
+)
+def test_a_model_of_one_layer_is_not_said_to_have_an_upper_half(data, model, said):
+    small = ("model.layers=1", "model.width=32")
+    trained("r", "--pairs", data / "source", data / "target", "--model", model, settings=small)
+    Path("a.tsv").write_text("the cat\tcat the\n", encoding="utf-8")
+    Path("gold").write_text("0-1 1-0\n", encoding="utf-8")
+    shown = call("align", "r", "--pairs", "a.tsv", "--gold", "gold", "--each").out
+    assert f"links of words: {said};" in shown
+    assert "upper half" not in shown
+    call("align", "r", "the cat", "cat the", "-o", "a.svg")
+    assert "upper half" not in Path("a.svg").read_text(encoding="utf-8")
+
+
 def test_a_task_is_judged_by_character_and_each_head_too(reverser, monkeypatch):
     from regard.commands import align
 
@@ -151,19 +186,36 @@ def test_a_task_is_judged_by_character_and_each_head_too(reverser, monkeypatch):
     assert "layer 1" in table
 
 
+def test_a_task_is_meant_by_its_name_only_where_the_run_was_trained_on_it(reverser, separate):
+    said = call("align", reverser, "copy")
+    assert "AER" not in said.out
+    assert "'copy' is read as a text: the run was not trained on the task" in said.err
+    said = call("align", separate, "reverse", "--json")
+    assert json.loads(said.out)["source"] == "reverse"
+    assert "--pairs reverse takes the task" in said.err
+    said = call("align", separate, "reverse", "the", "--json")  # with a target it is no task
+    assert (json.loads(said.out)["source"], said.err) == ("reverse", "")
+
+
+def test_any_task_is_judged_where_pairs_are_asked_for(reverser, monkeypatch):
+    monkeypatch.setattr("regard.commands.align.EXAMPLES", 20)
+    found = told(reverser, "--pairs", "copy")
+    assert (found["pairs"], found["by"]) == (20, "characters")
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ("", "give a source text, --pairs, or a built-in task"),
+        ("", "give a source text, --pairs, or the run's task"),
         ("a b c", "give a source and a target"),
         ("a --pairs x y", "give texts or --pairs, not both"),
         ("a --gold g", "--gold is for --pairs"),
-        ("reverse --gold g", "--gold"),
+        ("--pairs reverse --gold g", "a task has its own gold"),
         ("a --one-based", "--one-based is for --gold"),
         ("a --each", "--each needs --gold"),
-        ("reverse --each --layer 1", "leave out --layer and --head"),
-        ("reverse --by words", "gold is for characters"),
-        ("reverse -o x.png", "--out is the picture of one pair"),
+        ("--pairs reverse --each --layer 1", "leave out --layer and --head"),
+        ("--pairs reverse --by words", "gold is for characters"),
+        ("--pairs reverse -o x.png", "--out is the picture of one pair"),
         ("a -o x.gif", "must end in one of .png, .svg, .pdf"),
         ("a -o /dev/null/x.png", "cannot write"),
         ("the the --layer 2", "there is no layer 2; this model's attention has layers 0 to 1"),

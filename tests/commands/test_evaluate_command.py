@@ -76,6 +76,17 @@ def test_a_run_finds_what_it_held_out_from_any_folder(data, monkeypatch, tmp_pat
     assert measured("r") == here
 
 
+def test_a_model_that_remembers_reads_a_short_text_in_one_go_as_score_does(data):
+    small = ("training.context=16", "model.width=32", "model.layers=1")
+    trained("r", data / "notes.txt", "--model", "lstm", settings=small)
+    text = " ".join((data / "other.txt").read_text(encoding="utf-8").split())[:400]
+    Path("short.txt").write_text(text, encoding="utf-8")
+    found = measured("r", "short.txt")
+    said = json.loads(call("score", "r", text, "--json").out)
+    assert found["tokens"] == len(said["ids"]) > 5 * 16
+    assert found["perplexity"] == pytest.approx(said["perplexity"], rel=1e-5)
+
+
 def test_standard_input_counts_like_the_file(decoder, data):
     text = (data / "other.txt").read_bytes()
     assert measured(decoder, "-", stdin=text) == measured(decoder, data / "other.txt")
@@ -225,11 +236,24 @@ def test_eight_bits_are_told_beside_the_weights_as_they_are(request, kind):
     assert "plain_perplexity" not in plain
 
 
+def test_one_word_targets_have_no_bleu_in_the_table_and_null_in_json(translator):
+    pairs = [("the cat", "cat"), ("a dog sat on", "dog"), ("the dog ran", "ran"), ("a", "a")]
+    Path("p.tsv").write_text("".join(f"{s}\t{t}\n" for s, t in pairs))
+    found = measured(translator, "p.tsv", "--by-length")
+    assert found["bleu"] is None
+    assert {one["bleu"] for one in found["by_length"]} == {None}
+    said = call("evaluate", translator, "p.tsv", "--by-length").out
+    assert "BLEU" not in said
+    assert said.count("exact") == 2
+
+
 def test_figures_by_the_length_of_the_source(translator, data, decoder):
     files = (data / "source2", data / "target2")
     found = json.loads(call("evaluate", translator, *files, "--by-length", "--json").out)
     assert sum(one["pairs"] for one in found["by_length"]) == 15
     said = call("evaluate", translator, *files, "--by-length").out
-    assert "source tokens" in said
+    table = said.split("source tokens")[1].splitlines()[1:]
+    for one, line in zip(found["by_length"], table, strict=False):
+        assert f"{one['bleu']:.2f} ± {one['bleu_margin']:.2f}" in line
     assert "by_length" not in json.loads(call("evaluate", translator, *files, "--json").out)
     assert "--by-length is for runs on pairs" in mistake(call("evaluate", decoder, "--by-length"))

@@ -141,6 +141,25 @@ def test_a_beam_search_prints_its_best(decoder):
     assert best.score == pytest.approx(best.logprob / length)
 
 
+def test_the_tree_of_a_beam_search_holds_every_step_and_its_answer(decoder, tmp_path):
+    file = tmp_path / "new" / "tree.jsonl"
+    options = ("--beam", 3, "--json", "--max-tokens", 4)
+    said = call("generate", decoder, "the", *options, "--tree", file)
+    assert said == call("generate", decoder, "the", *options)  # it changes nothing
+    (tree,) = [json.loads(line) for line in file.read_text().splitlines()]
+    assert tree["line"] == 1
+    found, steps = json.loads(said.out), tree["steps"]
+    ended = [(one["worth"], step, one) for step, many in enumerate(steps) for one in many]
+    _, step, best = max((one for one in ended if one[2]["fate"] == "ended"), key=lambda it: it[0])
+    path = [best]
+    while step:
+        path.append(steps[step - 1][path[-1]["parent"]])
+        step -= 1
+    assert [one["token"] for one in path[::-1] if one["token"] != EOS] == found["ids"]
+    assert best["logprob"] == pytest.approx(found["logprob"])
+    assert best["piece"] == open_run(decoder).tokenizer.pieces([best["token"]])[0]
+
+
 def test_a_draft_changes_nothing_at_temperature_0(decoder):
     plain = call("generate", decoder, "the", "--temperature", 0, "--max-tokens", 12)
     said = call(
@@ -227,6 +246,8 @@ def test_a_terminal_is_not_sent_what_it_would_obey(monkeypatch):
         ("--length-penalty nan", "--length-penalty is for beam search; give --beam too"),
         ("--beam 2 --length-penalty nan", "--length-penalty must be between -10 and 10"),
         (f"--seed {(1 << 63) - 1} --n 2", "--seed must be 9223372036854775806 or less with --n 2"),
+        ("--tree x.jsonl", "--tree tells of a beam search"),
+        ("--beam 2 --tree /dev/null/tree", "cannot write"),
         ("--n 0", "--n must be 1 to 4,096"),
         ("--device abacus", "abacus"),
         ("--draft nowhere", "nowhere"),

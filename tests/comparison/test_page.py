@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
@@ -108,6 +109,16 @@ def test_a_dashed_line_stands_where_the_rows_that_were_trained_on_end():
 def test_a_line_may_end_before_others():
     html = page(comparison(result("gpt2", lengths=(2.0,)), result("lstm", lengths=(2.0, 2.5))))
     assert "lstm: 2.50 at 17–32" in html
+
+
+def test_pairs_too_short_for_bleu_are_ranked_by_chrf_and_have_no_interval():
+    pair = replace(result("rnn", (20.0,), key="chrf"), lengths=None)
+    found = comparison(pair, pairs=True)
+    assert found.metric.key == "chrf"
+    html = page(found)
+    assert "chrF" in html
+    assert "BLEU" not in html
+    assert "resampled" not in html
 
 
 def test_pairs_have_references_and_buckets_of_sources():

@@ -11,7 +11,7 @@ from test_stream import Ids, equal
 
 from regard.data.batch import Batch
 from regard.data.masking import IGNORE
-from regard.data.stream import ANEW, TRACKS, ContinuedStream
+from regard.data.stream import ANEW, TRACK, TRACKS, ContinuedStream
 from regard.data.texts import gather
 from regard.data.tokens import prepare
 from regard.text.learning import learn
@@ -221,12 +221,12 @@ def test_every_held_out_target_is_asked_once_and_rows_continue(sizes, context, r
     assert all(equal(one, other) for one, other in zip(batches, others, strict=True))
 
 
-@given(st.integers(1, 400), st.integers(1, 12))
+@given(st.integers(1, 2000), st.integers(1, 12))
 def test_what_is_held_out_lies_side_by_side_in_tracks_that_are_read_from_their_start(size, context):
     valid = Ids(size)
     batches = list(continued(Ids(5), valid, context=context).held_out(4))
     tracks = batches[0].rows
-    assert tracks == max(1, min(TRACKS, (size + 1) // context))
+    assert tracks == max(1, min(TRACKS, (size + 1) // (TRACK * context)))
     length = -(-(size + 1) // tracks)
     assert batches[0].examples.tolist() == [length * track for track in range(tracks)]
     assert len(batches) == -(-length // context)

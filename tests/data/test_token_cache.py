@@ -191,7 +191,8 @@ def test_odd_numbers_in_the_notes_are_damage_too(tmp_path):
     (meta,) = (tmp_path / "cache").glob("*/train/meta.json")
     good = json.loads(meta.read_text())
     odd = ({"shard": 0}, {"format": 99}, {"tokens": 1}, {"documents": 9}, {"tokens": "?"})
-    silent = ({"bytes": 1}, {"unknown": 9}, {"checksums": {}}, {"checksums": 3})  # no file shows it
+    # no file shows these
+    silent = ({"bytes": 1}, {"unknown": 9}, {"own": 1}, {"checksums": {}}, {"checksums": 3})
     for changes in (*odd, *silent):
         meta.write_text(json.dumps({**good, **changes}))
         with pytest.raises(RegardError, match="damaged"):

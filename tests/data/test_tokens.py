@@ -90,6 +90,21 @@ def test_ids_take_two_bytes_up_to_65536_tokens_and_four_above(words, size, tmp_p
     assert shard.stat().st_size == size * (words + 2)
 
 
+@pytest.mark.parametrize("lines", [False, True])
+def test_the_texts_own_unknown_words_are_counted_apart(tmp_path, lines):
+    text = "one <unk> two\n<unk> three <unk>\n"
+    texts = gather(files(tmp_path / "texts", text), held_out=0.0)
+    words = learn("word", ["one two\n"])
+    stock = prepare(texts, words, cache=tmp_path, lines=lines)["train"].stock
+    assert (stock.unknown, stock.own) == (4, 3)
+    assert stock.lacking("9 tokens") == [
+        "1 of 9 tokens are unknown to the tokenizer",
+        "3 of 9 tokens are the text's own <unk>",
+    ]
+    letters = prepare(texts, learn("char", [text]), cache=tmp_path, lines=lines)["train"].stock
+    assert (letters.unknown, letters.own, letters.lacking("9 tokens")) == (0, 0, [])
+
+
 def test_counts_are_exact_for_broken_and_unknown_text(tmp_path):
     how = learn("char", ["ab"])
     content = "aéb".encode() + b"\xff" + "中a".encode()

@@ -16,6 +16,7 @@ from twins import (
     disliking,
     following,
     found_by,
+    only_counted,
     read,
     signs_of,
     sources,
@@ -28,6 +29,7 @@ from twins import (
 from regard.decoding.beam import BLOCK, largest, search
 from regard.decoding.settings import TARGET, Beam, Signs
 from regard.errors import RegardError
+from regard.models.ngram import NGram
 from regard.text.specials import BOS, EOS
 
 # --- against lists ---------------------------------------------------------------------------
@@ -359,6 +361,51 @@ def test_damaged_weights_are_one_sentence(name):
     memory = read(module, [[5, 6]]) if name in READERS else None
     found = refusal(module, [[BOS]], [3], Beam(2), memory=memory)
     assert found == "the model gives no numbers (NaN or infinity); its weights are damaged"
+
+
+@pytest.mark.parametrize("bias", [math.nan, math.inf])
+def test_no_numbers_beside_no_probability_are_damage(bias):
+    module = disliking(writer("gpt2-tiny"), 7, bias)
+    assert "its weights are damaged" in refusal(module, [[BOS]], [3], Beam(2))
+
+
+# --- where nothing has a probability ---------------------------------------------------------
+
+NONE = "the model gives no probability to any token that may be written"
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+def test_a_row_that_cannot_go_on_is_one_sentence(beams):
+    ngram = only_counted([[5, 6, 7, 8, 9], [5, 6, 5, 6, 9]])
+    assert refusal(ngram, [[BOS, 5], [BOS, 9, 9]], [3, 3], Beam(beams)) == NONE
+    # Neither where it comes later: only 5 follows 8, and it is banned.
+    ngram = only_counted([[6, 8, 5], [6, 8, 5]])
+    assert refusal(ngram, [[BOS]], [5], Beam(beams, banned=(5,))) == NONE
+
+
+def dead_ends() -> NGram:
+    """Behind 7 stands 9 alone; 6 is less probable, and has a way to the end."""
+    return only_counted([[7, 9], [7, 9], [7, 9], [6, 8], [6], [6, 8, 8]], order=2)
+
+
+@pytest.mark.parametrize("beams", [2, 3, 5])
+def test_a_beam_without_a_way_on_gives_its_slot_away(beams):
+    beam = Beam(beams, 0.0, n_best=beams, banned=(9,))
+    (found,) = search(dead_ends(), [[BOS]], [4], beam)
+    # p(6) = 1/2; behind it the end 1/3 and 8 2/3; behind 8 the end 2/3 and 8 1/3.
+    shares = {(6,): 1 / 6, (6, 8): 2 / 9, (6, 8, 8): 2 / 27, (6, 8, 8, 8): 1 / 27}
+    ranked = sorted(shares, key=lambda ids: -shares[ids])
+    assert [tuple(one.ids) for one in found.hypotheses] == ranked[:beams]
+    for one in found.hypotheses:
+        assert math.exp(one.logprob) == pytest.approx(shares[tuple(one.ids)], abs=1e-6)
+
+
+def test_the_most_probable_beam_may_be_the_one_that_cannot_go_on():
+    (found,) = search(dead_ends(), [[BOS]], [2], Beam(2, record=True, n_best=2, banned=(9,)))
+    first = [(one.token, one.fate) for one in found.tree[0]]
+    assert sorted(first) == [(6, "kept"), (7, "kept")]
+    assert {one.token for one in found.tree[1]} == {EOS, 8}
+    assert refusal(dead_ends(), [[BOS, 7]], [2], Beam(2, banned=(9,))) == NONE
 
 
 def test_a_vocabulary_without_some_signs_is_no_harm():

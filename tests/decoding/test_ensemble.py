@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from twins import disliking, only_counted, writer
 
 from regard.decoding.beam import search
 from regard.decoding.ensemble import Ensemble
-from regard.decoding.settings import TARGET, Beam, Sampling
+from regard.decoding.settings import TARGET, TEXT, Beam, Sampling
 from regard.decoding.speaker import Speaker
 from regard.decoding.speculative import Speculation
 from regard.decoding.writing import Writing
@@ -248,3 +249,17 @@ def test_mistakes_are_one_sentence():
         one(TOKENS, memory, two.start(2, 8))
     with pytest.raises(RegardError, match="what this ensemble's `encode` gave"):
         Ensemble([model(0)])(TOKENS, memory)
+
+
+def test_a_member_that_expects_nothing_leaves_it_to_the_others():
+    ngram = only_counted([[5, 6, 7, 8, 9], [5, 6, 5, 6, 9]])
+    other = writer("gpt2-tiny", 1)
+    prompt = [BOS, 9, 9]
+    (alone,) = search(other, [prompt], [1], Beam(2, n_best=2), signs=TEXT)
+    (both,) = search(Ensemble([ngram, other]), [prompt], [1], Beam(2, n_best=2), signs=TEXT)
+    assert [one.ids for one in both.hypotheses] == [one.ids for one in alone.hypotheses]
+    with pytest.raises(RegardError, match="gives no probability to any token"):
+        search(Ensemble([ngram, ngram]), [prompt], [1], Beam(2))
+    damaged = Ensemble([ngram, disliking(other, 7, torch.nan)])
+    with pytest.raises(RegardError, match="its weights are damaged"):
+        search(damaged, [prompt], [1], Beam(2))

@@ -3,6 +3,7 @@
 import itertools
 from collections import Counter
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -16,7 +17,13 @@ from regard.decoding.settings import TARGET, TEXT, Sampling
 from regard.decoding.speculative import Speculation, acceptances, remainder
 from regard.decoding.writing import Token, Writing
 from regard.errors import RegardError
+from regard.models.convolution_config import ConvolutionConfig
+from regard.models.counting import estimate
+from regard.models.families import Config
+from regard.models.families import build as family
+from regard.models.ngram import NGram, NGramConfig
 from regard.models.presets import preset
+from regard.models.recurrent_config import RecurrentConfig
 from regard.models.transformer import Transformer, build
 from regard.text.specials import BOS, EOS
 
@@ -179,6 +186,66 @@ def test_at_temperature_0_the_tokens_are_those_of_plain_writing(name, draft):
             if draft == "same":
                 assert steps.acceptance == 1.0
     assert {"end", "limit", "room"} <= set(reasons)  # all ends were met
+
+
+@cache
+def counted(smoothing: str = "kneser-ney", vocabulary: int = 20) -> NGram:
+    """An n-gram that has counted what a model writes greedily, so that it is often right."""
+    target = model(0, vocabulary=vocabulary)
+    asked = [Sampling(limit=60, temperature=0)] * len(PROMPTS)
+    rows = written(Writing.begin(target, PROMPTS, asked, context=CONTEXT), len(PROMPTS))
+    texts = [[*prompt, *row] for prompt, row in zip(PROMPTS, ids(rows), strict=True)]
+    config = NGramConfig(vocabulary, 3, smoothing)
+    flat = np.array([token for text in texts for token in text])
+    return NGram(config, estimate(flat, 3, vocabulary, BOS, config.rule))
+
+
+def drawn_wide(config: Config) -> nn.Module:
+    """A model of any family, in float64, whose answers are not nearly alike."""
+    module = family(config).double().eval()
+    generator = torch.Generator().manual_seed(6)
+    with torch.no_grad():
+        for weight in module.parameters():
+            weight.copy_(0.5 * torch.randn(weight.shape, generator=generator))
+    return module
+
+
+SMALL = {"vocabulary": 20, "width": 8, "layers": 1}
+FAMILIES = {
+    "ngram": counted,
+    "lstm": lambda: drawn_wide(RecurrentConfig(cell="lstm", **SMALL)),
+    "gru": lambda: drawn_wide(RecurrentConfig(cell="gru", **SMALL)),
+    "elman": lambda: drawn_wide(RecurrentConfig(cell="elman", **SMALL)),
+    "conv": lambda: drawn_wide(ConvolutionConfig(**SMALL)),
+    "transformer": lambda: similar(model(0), 5),
+}
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_draft_of_any_family_changes_no_token_of_rows_of_any_limits(name):
+    """Rows that are nearly done ask for no proposals while their neighbours do."""
+    target, draft = model(0), FAMILIES[name]()
+    asked = [Sampling(limit=limit, temperature=0) for limit in LIMITS]
+    plain = written(Writing.begin(target, PROMPTS, asked, context=CONTEXT), 5)
+    for ahead in (1, 4):
+        steps = Speculation.begin(target, draft, PROMPTS, asked, context=CONTEXT, ahead=ahead)
+        alike(written(steps, 5), plain)
+        assert steps.proposed > 0
+        assert steps.accepted > 0 or name not in ("ngram", "transformer")  # the others guess
+
+
+@pytest.mark.parametrize("temperature", [0, 1])
+def test_a_draft_that_knows_nothing_of_a_row_leaves_it_to_the_model(temperature):
+    target, draft = model(1), counted("maximum-likelihood")
+    unseen = [BOS, 18, 18, 18]
+    assert draft(torch.tensor([unseen]))[0, -1].eq(-torch.inf).all()
+    prompts = [unseen, *PROMPTS]
+    asked = [Sampling(limit=9, temperature=temperature, seed=seed) for seed in range(6)]
+    steps = Speculation.begin(target, draft, prompts, asked, context=CONTEXT)
+    found = written(steps, 6)
+    assert len(found[0]) == 9 or found[0][-1].end == "end"
+    if not temperature:
+        alike(found, written(Writing.begin(target, prompts, asked, context=CONTEXT), 6))
 
 
 @pytest.mark.parametrize("penalty", [0.5, 1.7])

@@ -16,6 +16,7 @@ from twins import (
     WRITERS,
     disliking,
     following,
+    only_counted,
     read,
     signs_of,
     sources,
@@ -360,3 +361,14 @@ def test_damaged_weights_are_one_sentence(name, asked):
     module = disliking(writer(name), 7, math.nan)
     found = refusal(module, [[BOS]], [asked], [[5, 6]])
     assert found == "the model gives no numbers (NaN or infinity); its weights are damaged"
+
+
+@pytest.mark.parametrize("neighbour", [None, Sampling(temperature=0), Sampling(seed=3)])
+@pytest.mark.parametrize("temperature", [0, 1])
+def test_where_no_token_has_a_probability_nothing_is_written(temperature, neighbour):
+    ngram = only_counted([[5, 6, 7, 8, 9], [5, 6, 5, 6, 9]])  # and what follows 9 9?
+    prompts, asked = [[BOS, 9, 9]], [Sampling(limit=3, temperature=temperature)]
+    if neighbour is not None:
+        prompts, asked = [[BOS, 5], *prompts], [replace(neighbour, limit=3), *asked]
+    found = refusal(ngram, prompts, asked)
+    assert found == "the model gives no probability to any token that may be written"

@@ -17,10 +17,12 @@ from torch import Tensor
 import regard
 from regard.decoding.beam import Found, Hypothesis, search
 from regard.decoding.settings import TARGET, TEXT, Beam, Sampling, Signs
+from regard.models.counting import estimate
+from regard.models.ngram import NGram, NGramConfig
 from regard.models.presets import preset
 from regard.models.protocol import Memory
 from regard.models.transformer import Transformer, build
-from regard.text.specials import EOS
+from regard.text.specials import BOS, EOS
 
 VOCABULARY, CONTEXT = 24, 40
 DECODERS = ("gpt2-tiny", "llama-tiny")
@@ -57,6 +59,13 @@ def disliking(module: Transformer, token: int, size: float = -1e4) -> Transforme
     with torch.no_grad():
         other.head.bias[token] = size
     return other
+
+
+def only_counted(texts: Sequence[Sequence[int]], order: int = 3) -> NGram:
+    """An n-gram that gives no probability to what it has not met; texts without begin and end."""
+    config = NGramConfig(VOCABULARY, order, "maximum-likelihood")
+    ids = np.array([token for text in texts for token in (BOS, *text, EOS)])
+    return NGram(config, estimate(ids, order, VOCABULARY, BOS, config.rule))
 
 
 def words(count: int, seed: int, vocabulary: int = VOCABULARY) -> list[int]:

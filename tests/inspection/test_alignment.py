@@ -236,6 +236,15 @@ def test_gold_files_are_read_from_0_or_1(tmp_path):
     assert read_gold(path, sizes, one_based=True) == [wanted, empty]
 
 
+def test_a_possible_link_may_be_written_with_a_p(tmp_path):
+    path = tmp_path / "gold"
+    path.write_text("0-0 1p1 1?2 1-2\n", encoding="utf-8")
+    (gold,) = read_gold(path, [(2, 3)])
+    assert gold == Gold(frozenset({(0, 0), (1, 2)}), frozenset({(0, 0), (1, 1), (1, 2)}))
+    tally = compare([(0, 0), (1, 1), (0, 2)], gold)  # one sure, one possible, one wrong
+    assert tally.error == pytest.approx(1 - (1 + 2) / (3 + 2))
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

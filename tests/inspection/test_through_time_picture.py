@@ -7,11 +7,12 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 from rich.console import Console
 
 from regard.commands.plot import Plot
 from regard.errors import RegardError
-from regard.inspection.through_time import _reach, plot
+from regard.inspection.through_time import _draw, _reach, plot
 from regard.text.learning import learn
 from regard.training import runs
 from regard.training.log import Log
@@ -87,11 +88,45 @@ def test_what_was_undone_is_gone_and_what_is_no_number_is_a_gap(tmp_path):
     assert found.steps == [10, 20, 40]
     assert found.norms.x.tolist() == [10, 20, 40]
     np.testing.assert_equal(found.norms.y, [1.0, 2.0, np.nan])
-    np.testing.assert_equal(found.curves[-1].y, [1.0, np.nan, np.nan])
+    np.testing.assert_equal(found.curves[-1].y, [1.0, 0.0, np.nan])
     assert found.curves[1].y[3] == 2 * 0.5**3
     assert (found.faults, found.clip) == ([27], 0.5)
     plot([tmp_path / "run"], tmp_path / "a.svg")
     assert not re.search(r"\bnan\b", (tmp_path / "a.svg").read_text())
+
+
+def drawn(folders):
+    """The left axes of a picture, with their limits."""
+    figure = Figure()
+    _draw(figure, [_reach(folder, folder.name) for folder in folders])
+    figure.canvas.draw()
+    return figure.axes[0]
+
+
+def gone_at_once(step, norms):
+    return {"event": "through_time", "step": step, "time": 9.0, "norms": norms}
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_a_gradient_that_is_gone_at_once_falls_to_the_lower_edge_and_has_a_mark_there(
+    tmp_path, alone
+):
+    gone = write(tmp_path / "gone", more=[gone_at_once(40, [90.45, *[0.0] * 19])])
+    axes = drawn([gone] if alone else [write(tmp_path / "other"), gone])
+    low, high = axes.get_ylim()
+    (line,) = [line for line in axes.lines if line.get_marker() == "v"]
+    assert line.get_ydata().tolist() == [90.45, *[low] * 19]
+    assert line.get_markevery() == [1]
+    assert 0 < low < 90.45 < high
+
+
+def test_gradients_of_nothing_at_all_are_a_picture_too(tmp_path):
+    folder = write(tmp_path / "run", norms=())
+    log = Log(folder)
+    log.write(gone_at_once(10, [0.0, 0.0]))
+    log.write({"event": "step", "step": 10, "time": 1.0, "loss": 2.0, "gradient_norm": 0.0})
+    log.close()
+    assert drawn([folder]).get_ylim()[0] > 0
 
 
 def test_the_command_draws_it_under_a_name_of_its_own(tmp_path, monkeypatch):

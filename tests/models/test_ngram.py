@@ -45,6 +45,17 @@ def test_its_distribution_holds_what_the_table_says_of_each_token(order, texts):
             assert float(found[place - 1, ids[place]]) == pytest.approx(wanted[place], abs=1e-5)
 
 
+def test_a_row_that_takes_in_nothing_stays_as_it_is():
+    ngram = model(3)
+    state = ngram.start(2, 50)
+    ngram(torch.tensor([[BEGIN, 3], [BEGIN, 4]]), state=state)
+    empty = ngram(torch.tensor([[0, 0], [5, 6]]), state=state, lengths=[0, 2], last=True)
+    assert empty[0].eq(0).all()
+    after = ngram(torch.tensor([[5], [7]]), state=state)
+    torch.testing.assert_close(after[0, 0], ngram(torch.tensor([[BEGIN, 3, 5]]))[0, -1])
+    torch.testing.assert_close(after[1, 0], ngram(torch.tensor([[BEGIN, 4, 5, 6, 7]]))[0, -1])
+
+
 @pytest.mark.parametrize("order", [1, 3])
 @settings(max_examples=25, deadline=None)
 @given(TEXTS, st.data())

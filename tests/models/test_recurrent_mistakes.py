@@ -76,6 +76,7 @@ def test_all_wrong_settings_are_told_at_once():
     ("settings", "sentence"),
     [
         ({"attention": "dot"}, "attention is for encoder–decoders; leave it out"),
+        ({"bidirectional": False}, "bidirectional is for encoder–decoders; leave it out"),
         ({"feeding": True}, "feeding is for encoder–decoders; leave it out"),
         ({"source_vocabulary": 9}, "source_vocabulary is for encoder–decoders; leave it out"),
         ({"encoder_layers": 2}, "encoder_layers is for encoder–decoders; leave it out"),

@@ -133,3 +133,11 @@ def settings(model: str, **changes: object) -> Settings:
 def test_it_is_refused_where_it_is_of_no_use(model, changes, said):
     with pytest.raises(RegardError, match=said):
         plan(settings(model, **changes))
+
+
+def test_only_recurrent_texts_are_calmed():
+    wanted = Settings().changed(
+        {"data": {"train": ["python"]}, "training": {"slowness": 1.0}}, "test"
+    )
+    with pytest.raises(RegardError, match=r"leave out training\.activation"):
+        plan(wanted)

@@ -144,6 +144,23 @@ def test_what_was_right_to_the_letter_scores_all():
     assert (found.bleu, found.chrf, found.exact) == pytest.approx((100, 100, 1))
 
 
+@pytest.mark.parametrize("tokenised", [False, True])
+def test_there_is_no_bleu_where_no_target_has_four_tokens(tokenised):
+    short = ["ab", "it is so", "no , no"]
+    found = compare(Scores(0.0, 1.0, 5), short, short, tokenised, resamples=10)
+    assert (found.bleu, found.bleu_margin, found.exact) == (None, None, 1)
+    assert found.chrf == pytest.approx(100)
+    assert "BLEU" not in found.signature
+    found = compare(Scores(0.0, 1.0, 5), [*short, "a b c d"], [*short, "a b c d"], tokenised)
+    assert found.bleu == pytest.approx(100)
+
+
+def test_signs_that_stick_to_words_are_tokens_of_their_own_unless_the_text_is_tokenised():
+    text = ["so, it is"]
+    bleus = [compare(Scores(0.0, 1.0, 5), text, text, tokenised).bleu for tokenised in (0, 1)]
+    assert bleus == [pytest.approx(100), None]
+
+
 def test_figures_are_those_that_there_are():
     found = Scores(1.0, math.e, 5, accuracy=0.0).figures()
     assert found == {"loss": 1.0, "perplexity": math.e, "tokens": 5, "accuracy": 0.0}
@@ -206,3 +223,23 @@ def test_buckets_of_lengths_hold_every_pair_once_and_have_their_own_figures():
             [written[i] for i in here], [[gold[i] for i in here]], tokenize="none", force=True
         )
         assert one.bleu == pytest.approx(score.score)
+
+
+def test_a_bucket_of_short_targets_has_no_bleu_and_others_have():
+    gold = ["ab", "cd", "a b c d e", "b c d e f g"]
+    found = by_length([1, 1, 5, 6], gold, gold, tokenised=True)
+    assert [one.bleu for one in found] == [None, *[pytest.approx(100)] * 2]
+    assert [one.exact for one in found] == [1, 1, 1]
+
+
+def test_a_bucket_has_the_margin_of_its_own_pairs_but_a_lone_pair_has_none():
+    gold = [f"a b c d {i}" for i in range(13)]
+    written = [text if i % 2 else "a b c x" for i, text in enumerate(gold)]
+    lengths = [3] * 6 + [9] * 6 + [30]
+    buckets = by_length(lengths, written, gold, tokenised=True, resamples=50)
+    assert [one.pairs for one in buckets] == [6, 6, 1]
+    alone = compare(Scores(0.0, 1.0, 0), written[:6], gold[:6], tokenised=True, resamples=50)
+    assert buckets[0].bleu_margin == alone.bleu_margin > 0
+    assert buckets[2].bleu_margin is None
+    unasked = by_length(lengths, written, gold, tokenised=True)
+    assert {one.bleu_margin for one in unasked} == {None}

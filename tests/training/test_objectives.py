@@ -12,8 +12,11 @@ from torch.nn import functional as F
 from regard.data.batch import Batch
 from regard.data.masking import IGNORE
 from regard.errors import RegardError
+from regard.models.families import build
+from regard.models.recurrent_config import RecurrentConfig
+from regard.training.job import Answer
 from regard.training.loop import recompute
-from regard.training.objectives import loss, objective_for
+from regard.training.objectives import Criterion, loss, objective_for, restlessness
 
 
 def backward(module, kind: str, parts: list[Batch], valid: int, smoothing: float = 0.0):
@@ -165,3 +168,37 @@ def test_data_of_the_wrong_kind_is_one_sentence(kind, form, said):
 def test_a_model_without_a_head_cannot_be_asked():
     with pytest.raises(RegardError, match="head 'none' answers nothing"):
         objective_for(config_of("masked", head="none"), "text")
+
+
+@given(st.integers(0, 100), st.floats(0, 9), st.floats(0, 9))
+def test_large_and_changing_hidden_vectors_cost_what_their_squares_are(seed, size, change):
+    generator = torch.Generator().manual_seed(seed)
+    hidden = torch.randn(3, 5, 4, generator=generator)
+    wanted = 0.0
+    for row in hidden.tolist():
+        for place, vector in enumerate(row):
+            wanted += size * sum(x * x for x in vector) / 4
+            before = row[place - 1] if place else vector
+            changes = [(x - y) ** 2 for x, y in zip(vector, before, strict=True)]
+            wanted += change * sum(changes) / 4
+    found = restlessness(hidden, Criterion(activation=size, slowness=change)).item()
+    assert found == pytest.approx(wanted, rel=1e-4)
+
+
+def test_a_calmed_model_has_smaller_and_slower_hidden_vectors():
+    found = []
+    for criterion in (Criterion(), Criterion(activation=5.0, slowness=5.0)):
+        torch.manual_seed(0)
+        module = build(RecurrentConfig(vocabulary=VOCABULARY, layers=1, width=16, hidden=16))
+        answer = Answer(module, objective_for(module.config, "text"), criterion)
+        steps = torch.optim.Adam(module.parameters(), lr=1e-2)
+        batch = batch_of("causal")
+        for _ in range(60):
+            steps.zero_grad()
+            (answer(batch) / batch.valid).backward()
+            steps.step()
+        hidden = module.hidden(batch.tokens)
+        found.append((hidden.square().mean().item(), hidden.diff(dim=1).square().mean().item()))
+    (size, change), (calm_size, calm_change) = found
+    assert calm_size < size / 2
+    assert calm_change < change / 2
