@@ -331,7 +331,9 @@ def test_no_translation_begins_with_what_ends_it_or_is_never_written(models, wro
     model = models["encoder-decoder"]
     with pytest.raises(RegardError, match=r"begin with token id [0124], .* leave it out"):
         next(model.translations("the cat", prefix=wrong))
-    (found,) = next(model.translations("the cat", prefix=[3, 7]))  # an unknown word may stand there
+    with pytest.raises(RegardError, match="no text can begin with 'Ω': the model lacks a word"):
+        next(model.translations("the cat", prefix="Ω"))
+    (found,) = next(model.translations("the cat", prefix=[3, 7]))  # an unknown word's id may
     assert found.ids[:2] == [3, 7]
 
 
