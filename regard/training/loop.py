@@ -421,7 +421,8 @@ class Loop:
 
     def _end(self, reason: str) -> Outcome:
         """Put the weights to keep in place: averaged, best, or last; and measure them."""
-        if reason == "interrupted" and self._worth_saving():
+        # Behind an early stop, more steps may be asked for, which go on from here.
+        if reason in ("interrupted", "stopped early") and self._worth_saving():
             self._save(regular=False)
         self.checkpoints.wait()
         self.processes.barrier()
