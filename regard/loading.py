@@ -277,8 +277,9 @@ def load(
 
     `load(path).generate("Once")` writes, and so on; `load(path).module(tokens)` gives logits, for
     encoder–decoders `m.module(target, memory=m.module.encode(source))`. `dtype` None keeps the
-    stored type. `int8` keeps the weights of all products in eight bits; `fast` lays them out for
-    this machine's CPU. Both are for writing alone: such a model is not trained, saved or moved.
+    stored type. `int8` keeps the weights of a Transformer's products in eight bits; `fast` lays them
+    out for this machine's CPU. Both are for writing alone: such a model is not trained, saved or
+    moved.
     """
     folder = _path(path)
     if not is_folder(folder):
