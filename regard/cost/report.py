@@ -6,9 +6,11 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from regard.cost import jobs
-from regard.cost.device import Device
+from regard.cost.device import Device, device_named
+from regard.cost.fitting import TRIES, largest, on_a_line
 from regard.cost.generation import Generation, generation
 from regard.cost.jobs import Counted, Shape
+from regard.cost.lookups import LOOKUP
 from regard.cost.memory import USES
 from regard.cost.predict import Bound, How, Prediction, predicted, timed
 from regard.cost.trace import Total
@@ -169,6 +171,9 @@ def _counted(config: Config, asked: Asked, shape: Shape) -> Counted:
             shape,
             kind,
             precision,
+    if any(record.name == LOOKUP for record in counted.records) and asked.device.kind == "cuda":
+        # A table is searched in main memory, whatever else the machine has.
+        asked = replace(asked, device=device_named("cpu"), precision="float32")
             asked.optimizer,
             checkpointed=asked.recompute,
             criterion=asked.criterion,
