@@ -352,7 +352,8 @@ def tensors_in(value: Any, seen: set[int] | None = None) -> list[Tensor]:
         return [value]
     inside: Any = ()
     if isinstance(value, list | tuple):
-        inside = value
+        # Of numbers there is one for each row, and rows may be very many.
+        inside = () if value and isinstance(value[0], int) else value
     elif isinstance(value, dict):
         inside = value.values()
     elif hasattr(value, "__dict__") and type(value).__module__.startswith("regard.models"):
