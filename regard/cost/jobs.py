@@ -304,14 +304,15 @@ def write(
             state = given.get("state")
             tracer.memory.use(tensors_in(state), "cache")
             logits = module(numbers(tracer, rows, tokens), memory, **given)
-            given.pop("lengths", None)
-            if new:
-                tracer.records.clear()
-                tracer.memory.use(tensors_in(state), "cache")
-                del logits
-                tracer.memory.forget_peak()
-                for _ in range(new):
-                    logits = module(numbers(tracer, rows, 1), **given)
+        given.pop("lengths", None)
+        if new:
+            tracer.records.clear()
+            tracer.memory.use(tensors_in(state), "cache")
+            del logits
+            tracer.memory.forget_peak()
+        for _ in range(new):
+            with _mixed(tracer, precision):  # what casts weights once lasts for one token
+                logits = module(numbers(tracer, rows, 1), **given)
         held = tensors_in(state)
         tracer.memory.use(held, "cache")
         storages = {t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in held}

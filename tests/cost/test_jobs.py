@@ -67,6 +67,25 @@ def test_mixed_precision_multiplies_in_half_and_normalises_in_full():
     assert kinds["native_layer_norm"] == kinds["_fused_adamw_"] == {torch.float32}
 
 
+def test_mixed_precision_casts_the_weights_for_each_token_that_is_written():
+    one, three = (
+        jobs.write(small("gpt2"), Shape(1, 4), new, "cuda", "bf16", room=7) for new in (1, 3)
+    )
+    casts = [sum(r.name == "aten::_to_copy" for r in found.records) for found in (one, three)]
+    matrices = sum(weight.dim() == 2 for weight in build(small("gpt2"), "meta").parameters())
+    assert casts[0] >= matrices - 2  # embeddings are looked up, not multiplied
+    assert casts[1] == 3 * casts[0]
+
+
+def test_lists_of_numbers_are_not_searched_for_tensors():
+    class Rows(list):
+        def __iter__(self):
+            raise AssertionError("one for each row")
+
+    held = torch.zeros(2)
+    assert jobs.tensors_in([Rows([1, 2]), (held, "x")]) == [held]
+
+
 def numbers(config):
     return sum(weight.numel() for weight in build(config, "meta").parameters())
 
