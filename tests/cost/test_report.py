@@ -72,6 +72,16 @@ def test_the_bound_is_what_it_is():
     assert predicted(counted, fast, "train").bound == "memory traffic"
 
 
+def test_a_product_with_few_rows_is_bound_by_memory_however_it_was_measured():
+    # As fast as memory brings the weights, and no faster: two operations for four bytes.
+    measured = Grid(((1, 1000), (1,), (1,)), (MOVED / 4, 1000 * RATE))
+    device = replace(PLAIN, products={"float32": measured}, batched={"float32": measured})
+    counted = jobs.step(small("gpt2"), Shape(1, 8))
+    found = predicted(counted, device, "write")
+    assert found.bound == "memory traffic"
+    assert found.seconds > sum(r.executed for r in counted.records) / MOVED
+
+
 def test_a_recurrence_takes_its_steps_one_after_another():
     counted = jobs.read(small("lstm"), Shape(3, 8))
     (first, _) = (r for r in counted.records if r.name == "regard::recurrence")
