@@ -289,13 +289,7 @@ def advice(found: Report) -> str:
     """What to change first."""
     asked, held = found.asked, found.counted.memory
     if not found.fits:
-        biggest = max(held, key=lambda use: held[use])
-        if biggest == "activations" and asked.work == "train":
-            first = "let blocks be computed again (training.recompute=true)"
-            return "take fewer rows at once" if asked.recompute else first
-        if biggest == "cache":
-            return "write fewer rows at once, or a shorter text"
-        return "choose a smaller model, or share the weights out (training.distribution=fsdp)"
+        return _to_fit(found)
     if found.bound == "launching":
         return "take more rows at once: most of the time goes to beginning operations"
     if found.bound == "memory traffic" and asked.work == "generate":
@@ -306,3 +300,21 @@ def advice(found: Report) -> str:
     if asked.precision == "float32" and asked.device.kind == "cuda":
         return "compute in bf16: arithmetic takes longest"
     return "nothing stands idle: arithmetic takes longest"
+
+
+def _to_fit(found: Report) -> str:
+    """What to change first where the job has no room."""
+    asked, held = found.asked, found.counted.memory
+    training = asked.work == "train"
+    if found.rows_that_fit:
+        return f"take {found.rows_that_fit:,} rows at once"
+    standing = sum(held[use] for use in ("weights", "gradients", "optimizer"))
+    if standing + asked.device.fixed > asked.device.memory:
+        # In training, bf16-weights has float32 masters beside them: that is not less.
+        half = not training and asked.precision != "bf16-weights"
+        first = "hold the weights in bf16 (precision bf16-weights), or " if half else ""
+        shared = ", or share the weights out (training.distribution=fsdp)" if training else ""
+        return f"{first}choose a smaller model{shared}"
+    if training and not asked.recompute:
+        return "let blocks be computed again (training.recompute=true)"
+    return "take shorter rows" if found.tokens_that_fit else "choose a smaller model"

@@ -130,7 +130,8 @@ def test_a_model_that_never_fits_says_so():
     found = report(small("gpt2"), asked(memory=10_000))
     assert not found.fits
     assert found.rows_that_fit == found.tokens_that_fit == 0
-    assert "smaller model" in advice(found) or "computed again" in advice(found)
+    assert "smaller model" in advice(found)
+    assert "fsdp" in advice(found)
 
 
 def test_the_largest_is_found_in_a_few_tries():
@@ -141,8 +142,12 @@ def test_the_largest_is_found_in_a_few_tries():
             tries.append(size)
             return 100 + 7 * size
 
-        assert _largest(held, room, 4, 1000) == max(0, min(1000, (room - 100) // 7))
-        assert len(tries) <= 5
+def test_advice_for_weights_that_are_too_large_to_read_with_is_half_of_them():
+    plain = advice(report(small("gpt2"), asked("read", memory=10_000)))
+    assert "bf16-weights" in plain
+    assert "fsdp" not in plain
+    half = report(small("gpt2"), asked("read", memory=10_000, precision="bf16-weights"))
+    assert advice(half) == "choose a smaller model"
 
 
 def test_processes_share_the_rows_and_add_up_gradients():
