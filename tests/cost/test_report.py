@@ -11,7 +11,7 @@ from regard.cost import jobs
 from regard.cost.device import Grid, device_named, of_sheet
 from regard.cost.jobs import Shape
 from regard.cost.predict import predicted, taken
-from regard.cost.report import Asked, _largest, advice, report
+from regard.cost.report import Asked, advice, report
 from regard.errors import RegardError
 from regard.models.families import build
 
@@ -126,6 +126,31 @@ def test_what_fits_really_fits_and_one_more_does_not():
     assert jobs.train_step(config, Shape(20, longest + 1)).peak > peak
 
 
+def test_what_fits_of_a_model_that_goes_step_by_step_is_read_off_a_line():
+    config, room = small("gru"), 10**6
+    found = report(config, asked("read", rows=1, tokens=1, memory=room))
+    assert found.fitting.extrapolated
+    assert found.tokens_that_fit > 100
+    assert jobs.read(config, Shape(1, found.tokens_that_fit)).peak == pytest.approx(room, rel=0.1)
+
+
+def test_what_does_not_lie_on_a_line_is_not_guessed():
+    config = small("bahdanau")  # pairs of places are held
+    found = report(config, asked(rows=1, tokens=1, memory=10**6))
+    assert found.tokens_that_fit == 1
+    assert not found.fitting.extrapolated
+
+
+def test_a_model_that_holds_as_much_for_any_short_text_is_counted_with_longer_ones():
+    config = replace(small("conv-pairs"), width=256)
+    peaks = {jobs.train_step(config, Shape(4, n)).peak for n in (1, 2)}
+    assert len(peaks) == 1
+    room = 2 * 10**8
+    longest = report(config, asked(rows=4, tokens=1, memory=room)).tokens_that_fit
+    assert jobs.train_step(config, Shape(4, longest)).peak <= room
+    assert jobs.train_step(config, Shape(4, longest + 1)).peak > room
+
+
 def test_a_model_that_never_fits_says_so():
     found = report(small("gpt2"), asked(memory=10_000))
     assert not found.fits
@@ -134,13 +159,11 @@ def test_a_model_that_never_fits_says_so():
     assert "fsdp" in advice(found)
 
 
-def test_the_largest_is_found_in_a_few_tries():
-    for room in (0, 99, 100, 1234, 10**7):
-        tries = []
+def test_advice_names_the_rows_that_fit_before_anything_else():
+    config = small("gpt2")
+    peak = jobs.train_step(config, Shape(8, 8)).peak
+    assert advice(report(config, asked(rows=20, memory=peak))) == "take 8 rows at once"
 
-        def held(size, tries=tries):
-            tries.append(size)
-            return 100 + 7 * size
 
 def test_advice_for_weights_that_are_too_large_to_read_with_is_half_of_them():
     plain = advice(report(small("gpt2"), asked("read", memory=10_000)))
