@@ -31,6 +31,8 @@ from regard.training.optimizers import Optimizers, remembered
 from regard.training.precision import Precision, Weights
 from regard.training.settings import Form, OptimizerSettings
 
+MOST_ROWS = 1 << 22  # that are read or written at once; so many are counted in seconds
+
 
 @dataclass(frozen=True)
 class Shape:
@@ -295,8 +297,13 @@ def write(
 
     The state has room for them and no more, or for `room` tokens.
     """
-    module = module_of(config, precision).eval()
     rows, tokens = shape.rows, shape.tokens
+    if rows > MOST_ROWS:
+        raise RegardError(
+            f"a state has a number for each row, and {rows:,} are too many; give at most "
+            f"{MOST_ROWS:,} rows"
+        )
+    module = module_of(config, precision).eval()
     with torch.no_grad(), tracing(module, kind, written_out=written_out) as tracer:
         with _mixed(tracer, precision):
             memory = _memory(tracer, module, shape) if reads(config) else None

@@ -152,6 +152,7 @@ def test_what_cannot_be_counted_is_said():
         (lambda: Shape(0, 5), "nothing to count"),
         (lambda: Shape(1, 0), "nothing to count"),
         (lambda: generation(small("gpt2"), Shape(), 0), "at least 1"),
+        (lambda: jobs.read(small("gpt2"), Shape(10**8, 8)), "100,000,000 are too many"),
         (lambda: jobs.train_step(named("ngram"), Shape()), "trained run"),
         (lambda: jobs.step(Word2VecConfig(), Shape()), "looked up"),
     ):
