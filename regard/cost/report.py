@@ -82,6 +82,7 @@ class Report:
     tokens: int  # read or written in that time
     parts: tuple[Part, ...]
     fitting: Fitting
+    apart: tuple[Part, ...] = ()  # of a generation, the parts of the prompt and of the steps
 
     @property
     def rows_that_fit(self) -> int:
@@ -157,16 +158,17 @@ def report(config: Config, asked: Asked) -> Report:
         found = generation(config, asked.share, asked.new, device.kind, asked.precision)
         prediction = _whole(found, device)
         counted, whole, tokens = found.largest, found.total, asked.new * asked.shape.rows
-        parts = _parts_of(found, device)
+        parts, apart = _parts_of(found, device)
     else:
         counted = _counted(config, asked, asked.share)
         prediction = predicted(counted, device, "train" if asked.work == "train" else "write")
         whole, tokens = counted.total, asked.shape.rows * asked.shape.tokens
         parts = _parts([(counted, 1.0)], device, "train" if asked.work == "train" else "write")
+        apart = parts
     seconds = prediction.seconds + _together(counted, asked)
     first = found.prompt if asked.work == "generate" else counted
     fitting = _that_fit(config, asked, first)
-    return Report(asked, counted, whole, prediction, seconds, tokens, parts, fitting)
+    return Report(asked, counted, whole, prediction, seconds, tokens, parts, fitting, apart)
 
 
 def of_counted(counted: Counted, asked: Asked) -> Report:
@@ -217,11 +219,17 @@ def _together(counted: Counted, asked: Asked) -> float:
     return 2 * counted.weights * (asked.processes - 1) / asked.processes / asked.device.link
 
 
-def _parts_of(found: Generation, device: Device) -> tuple[Part, ...]:
-    """The same of a generation: the steps that were traced stand for all."""
+def _parts_of(found: Generation, device: Device) -> tuple[tuple[Part, ...], tuple[Part, ...]]:
+    """Those of a generation, and prompt and steps apart: the traced steps stand for all."""
     times = found.new / max(len(found.probes), 1)
-    steps = [(one, times) for one in found.probes.values()]
-    return _parts([(found.prompt, 1.0), *steps], device, "write")
+    prompt, steps = [(found.prompt, 1.0)], [(one, times) for one in found.probes.values()]
+    apart = [
+        replace(part, place=f"{doing} {part.place}")
+        for doing, done in (("reading:", prompt), ("writing:", steps))
+        for part in _parts(done, device, "write")
+    ]
+    longest = tuple(sorted(apart, key=lambda part: -part.seconds))
+    return _parts([*prompt, *steps], device, "write"), longest
 
 
 def _parts(

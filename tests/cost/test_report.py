@@ -12,6 +12,7 @@ from regard.cost.device import Grid, device_named, of_sheet
 from regard.cost.jobs import Shape
 from regard.cost.predict import predicted, taken
 from regard.cost.report import Asked, advice, report
+from regard.cost.roofline import roofline
 from regard.errors import RegardError
 from regard.models.families import build
 
@@ -195,3 +196,21 @@ def test_a_generation_takes_as_long_as_its_parts():
     prompt = predicted(jobs.write(config, Shape(2, 8), 0, room=13), PLAIN, "write").seconds
     assert found.seconds == pytest.approx(prompt + sum(steps), rel=1e-3)
     assert found.tokens == 10
+
+
+def test_a_prompt_and_its_steps_are_drawn_apart_and_the_roof_says_its_rates(tmp_path):
+    import matplotlib as mpl
+
+    found = report(small("gpt2"), asked("generate", new=5))
+    apart, whole = (sum(p.products for p in parts) for parts in (found.apart, found.parts))
+    assert apart == pytest.approx(whole, rel=1e-4)  # each part is rounded
+    reading, writing = (
+        next(part for part in found.apart if part.place == f"{doing}: head")
+        for doing in ("reading", "writing")
+    )
+    assert reading.products < writing.products
+    with mpl.rc_context({"svg.fonttype": "none"}):
+        roofline(found, tmp_path / "roof.svg")
+    drawn = (tmp_path / "roof.svg").read_text()
+    for words in ("reading: ", "writing: ", "1e+09 operations/s", "1e+08 bytes/s"):
+        assert words in drawn
