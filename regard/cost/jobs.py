@@ -31,6 +31,8 @@ from regard.training.optimizers import Optimizers, remembered
 from regard.training.precision import Precision, Weights
 from regard.training.settings import Form, OptimizerSettings
 
+MOST_ROWS = 1 << 22  # that are read or written at once; so many are counted in seconds
+
 
 @dataclass(frozen=True)
 class Shape:
@@ -295,8 +297,13 @@ def write(
 
     The state has room for them and no more, or for `room` tokens.
     """
-    module = module_of(config, precision).eval()
     rows, tokens = shape.rows, shape.tokens
+    if rows > MOST_ROWS:
+        raise RegardError(
+            f"a state has a number for each row, and {rows:,} are too many; give at most "
+            f"{MOST_ROWS:,} rows"
+        )
+    module = module_of(config, precision).eval()
     with torch.no_grad(), tracing(module, kind, written_out=written_out) as tracer:
         with _mixed(tracer, precision):
             memory = _memory(tracer, module, shape) if reads(config) else None
@@ -304,14 +311,15 @@ def write(
             state = given.get("state")
             tracer.memory.use(tensors_in(state), "cache")
             logits = module(numbers(tracer, rows, tokens), memory, **given)
-            given.pop("lengths", None)
-            if new:
-                tracer.records.clear()
-                tracer.memory.use(tensors_in(state), "cache")
-                del logits
-                tracer.memory.forget_peak()
-                for _ in range(new):
-                    logits = module(numbers(tracer, rows, 1), **given)
+        given.pop("lengths", None)
+        if new:
+            tracer.records.clear()
+            tracer.memory.use(tensors_in(state), "cache")
+            del logits
+            tracer.memory.forget_peak()
+        for _ in range(new):
+            with _mixed(tracer, precision):  # what casts weights once lasts for one token
+                logits = module(numbers(tracer, rows, 1), **given)
         held = tensors_in(state)
         tracer.memory.use(held, "cache")
         storages = {t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in held}
@@ -352,7 +360,8 @@ def tensors_in(value: Any, seen: set[int] | None = None) -> list[Tensor]:
         return [value]
     inside: Any = ()
     if isinstance(value, list | tuple):
-        inside = value
+        # Of numbers there is one for each row, and rows may be very many.
+        inside = () if value and isinstance(value[0], int) else value
     elif isinstance(value, dict):
         inside = value.values()
     elif hasattr(value, "__dict__") and type(value).__module__.startswith("regard.models"):

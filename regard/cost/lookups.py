@@ -27,6 +27,8 @@ from regard.text.specials import SPECIALS
 from regard.training.vectors import VectorSteps
 from regard.training.word_groups import Halves, Layers, learn
 
+LOOKUP = "table::lookup"
+
 
 @dataclass
 class Tally:
@@ -126,23 +128,23 @@ def ngram_text(model: NGram, tokens: int) -> list[int]:
 
 
 def ngram(model: NGram, shape: Shape, new: int = 0) -> Counted:
-    """Read a text at once, or with `new` write so many tokens behind it; what that reads."""
-    text = ngram_text(model, shape.tokens + new)
+    """Read a text, and with `new` write so many tokens behind it; what that reads.
+
+    The first of them comes with the text's last logits, so new − 1 steps follow.
+    """
+    text = ngram_text(model, shape.tokens + max(new - 1, 0))
     rows = torch.tensor([text] * shape.rows)
     state = model.start(shape.rows, shape.tokens + new)
-    parts = [rows[:, : shape.tokens]]
-    if new:
-        model(parts[0], state=state, last=True)
-        parts = [rows[:, i : i + 1] for i in range(shape.tokens, shape.tokens + new)]
+    steps = [rows[:, i : i + 1] for i in range(shape.tokens, len(text))]
     with _watching(model) as tally:
-        for part in parts:
+        for part in (rows[:, : shape.tokens], *steps):
             logits = model(part, state=state, last=bool(new))
             tally.written += logits.nbytes
     arrays = [array for one in model.table.levels for array in (one.logprobs, one.backoffs)]
     keys = sum(one.keys.nbytes for one in model.table.levels[1:])  # of single tokens: none
     weights = sum(array.nbytes for array in arrays) + keys
     record = Record(
-        "table::lookup",
+        LOOKUP,
         "table",
         "forward",
         0,

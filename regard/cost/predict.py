@@ -29,10 +29,19 @@ class Taken:
 
     arithmetic: float
     traffic: float
+    least: float = 0.0  # of its arithmetic, at the best rate there is
 
     @property
     def seconds(self) -> float:
         return max(self.arithmetic, self.traffic)
+
+    @property
+    def multiplies(self) -> bool:
+        """Whether arithmetic bounds it, by the roofline.
+
+        The measured rate of a product with a vector does not tell: memory bounds that rate itself.
+        """
+        return self.least > self.traffic
 
 
 @dataclass(frozen=True)
@@ -61,7 +70,8 @@ def taken(record: Record, device: Device, how: How, places: Sequence[Touched]) -
     comes = sum(size / memory.at(max(distance, 1)) for size, distance in places)
     if record.executed:
         largest = max(places[: len(record.reads)], default=(0, 0.0))
-        return Taken(_arithmetic(record, device, how, largest[1]), comes)
+        least = record.executed / _of(device.products, _kind(record)).best
+        return Taken(_arithmetic(record, device, how, largest[1]), comes, least)
     moved = record.read + record.written
     return Taken(0.0, max(moved / _traffic(record, device).at(max(moved, 1)), comes))
 
@@ -72,8 +82,12 @@ def timed(records: Sequence[Record], device: Device, how: How) -> list[Taken]:
     return [taken(record, device, how, at) for record, at in zip(records, places, strict=True)]
 
 
+def _kind(record: Record) -> str:
+    return str(record.dtype).removeprefix("torch.")
+
+
 def _arithmetic(record: Record, device: Device, how: How, distance: float) -> float:
-    kind = str(record.dtype).removeprefix("torch.")
+    kind = _kind(record)
     work = record.executed
     if record.name in ATTENTION:
         table = device.attention_back if record.name.endswith("_backward") else device.attention
@@ -178,7 +192,7 @@ def predicted(counted: Counted | Sequence[Record], device: Device, how: How) -> 
         seconds = found.seconds
         if device.kind == "cuda":
             seconds = max(seconds, device.kernel)
-        if found.arithmetic >= found.traffic:
+        if found.multiplies:
             arithmetic += seconds
         else:
             traffic += seconds

@@ -1,14 +1,16 @@
 """What a job needs, how long it takes on a device, whether it fits, and what to change first."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from regard.cost import jobs
-from regard.cost.device import Device
+from regard.cost.device import Device, device_named
+from regard.cost.fitting import TRIES, largest, on_a_line
 from regard.cost.generation import Generation, generation
 from regard.cost.jobs import Counted, Shape
+from regard.cost.lookups import LOOKUP
 from regard.cost.memory import USES
 from regard.cost.predict import Bound, How, Prediction, predicted, timed
 from regard.cost.trace import Total
@@ -21,6 +23,7 @@ from regard.training.settings import OptimizerSettings
 Work = Literal["train", "read", "generate"]
 DIGITS = re.compile(r"(?<=\.)\d+(?=\.|$)")
 MOST_ROWS = 1 << 20
+FEW = 32  # tokens, from which on a longer text is alike
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,14 @@ class Part:
         return self.products / max(self.moved, 1)
 
 
+class Fitting(NamedTuple):
+    """What a device has room for."""
+
+    rows: int  # of the asked length
+    tokens: int  # of the asked number of rows
+    extrapolated: bool = False  # the tokens are: tracing step by step so far takes too long
+
+
 @dataclass(frozen=True)
 class Report:
     """All that is told of a job."""
@@ -70,8 +81,16 @@ class Report:
     seconds: float  # of a step, a pass, or a whole generation
     tokens: int  # read or written in that time
     parts: tuple[Part, ...]
-    rows_that_fit: int
-    tokens_that_fit: int
+    fitting: Fitting
+    apart: tuple[Part, ...] = ()  # of a generation, the parts of the prompt and of the steps
+
+    @property
+    def rows_that_fit(self) -> int:
+        return self.fitting.rows
+
+    @property
+    def tokens_that_fit(self) -> int:
+        return self.fitting.tokens
 
     @property
     def memory(self) -> int:
@@ -119,6 +138,7 @@ class Report:
             "fits": self.fits,
             "rows_that_fit": self.rows_that_fit,
             "tokens_that_fit": self.tokens_that_fit,
+            "tokens_extrapolated": self.fitting.extrapolated,
             "intensity": self.intensity,
             "seconds": self.seconds,
             "seconds_in_all": self.seconds * self.asked.steps,
@@ -138,27 +158,30 @@ def report(config: Config, asked: Asked) -> Report:
         found = generation(config, asked.share, asked.new, device.kind, asked.precision)
         prediction = _whole(found, device)
         counted, whole, tokens = found.largest, found.total, asked.new * asked.shape.rows
-        parts = _parts_of(found, device)
+        parts, apart = _parts_of(found, device)
     else:
         counted = _counted(config, asked, asked.share)
         prediction = predicted(counted, device, "train" if asked.work == "train" else "write")
         whole, tokens = counted.total, asked.shape.rows * asked.shape.tokens
         parts = _parts([(counted, 1.0)], device, "train" if asked.work == "train" else "write")
+        apart = parts
     seconds = prediction.seconds + _together(counted, asked)
     first = found.prompt if asked.work == "generate" else counted
-    rows, length = _that_fit(config, asked, first)
-    return Report(asked, counted, whole, prediction, seconds, tokens, parts, rows, length)
+    fitting = _that_fit(config, asked, first)
+    return Report(asked, counted, whole, prediction, seconds, tokens, parts, fitting, apart)
 
 
 def of_counted(counted: Counted, asked: Asked) -> Report:
     """A report of something that was counted in its own way: an n-gram, word vectors."""
+    if any(record.name == LOOKUP for record in counted.records) and asked.device.kind == "cuda":
+        # A table is searched in main memory, whatever else the machine has.
+        asked = replace(asked, device=device_named("cpu"), precision="float32")
     prediction = predicted(counted, asked.device, "write")
     tokens = asked.shape.rows * (asked.new or asked.shape.tokens)
     parts = _parts([(counted, 1.0)], asked.device, "write")
-    rows, length = asked.shape.rows, asked.shape.tokens
-    return Report(
-        asked, counted, counted.total, prediction, prediction.seconds, tokens, parts, rows, length
-    )
+    fitting = Fitting(asked.shape.rows, asked.shape.tokens)
+    seconds = prediction.seconds
+    return Report(asked, counted, counted.total, prediction, seconds, tokens, parts, fitting)
 
 
 def _counted(config: Config, asked: Asked, shape: Shape) -> Counted:
@@ -196,11 +219,17 @@ def _together(counted: Counted, asked: Asked) -> float:
     return 2 * counted.weights * (asked.processes - 1) / asked.processes / asked.device.link
 
 
-def _parts_of(found: Generation, device: Device) -> tuple[Part, ...]:
-    """The same of a generation: the steps that were traced stand for all."""
+def _parts_of(found: Generation, device: Device) -> tuple[tuple[Part, ...], tuple[Part, ...]]:
+    """Those of a generation, and prompt and steps apart: the traced steps stand for all."""
     times = found.new / max(len(found.probes), 1)
-    steps = [(one, times) for one in found.probes.values()]
-    return _parts([(found.prompt, 1.0), *steps], device, "write")
+    prompt, steps = [(found.prompt, 1.0)], [(one, times) for one in found.probes.values()]
+    apart = [
+        replace(part, place=f"{doing} {part.place}")
+        for doing, done in (("reading:", prompt), ("writing:", steps))
+        for part in _parts(done, device, "write")
+    ]
+    longest = tuple(sorted(apart, key=lambda part: -part.seconds))
+    return _parts([*prompt, *steps], device, "write"), longest
 
 
 def _parts(
@@ -219,78 +248,65 @@ def _parts(
     return tuple(sorted(parts, key=lambda part: -part.seconds))
 
 
-def _that_fit(config: Config, asked: Asked, first: Counted) -> tuple[int, int]:
+def _that_fit(config: Config, asked: Asked, first: Counted) -> Fitting:
     """The most rows of this length, and the longest rows of this number, that the device holds.
 
     `first` is the job as it was asked for. (A prompt holds more than a step behind it.)
     """
     room = asked.device.memory - asked.device.fixed
     shape = asked.share
+    most = max(int(config.context) - asked.new, shape.tokens)
+    known = {(shape.rows, shape.tokens): first}
 
     def count(rows: int, tokens: int) -> Counted:
-        if (rows, tokens) == (shape.rows, shape.tokens):
-            return first
         at = replace(shape, rows=rows, tokens=tokens)
-        if asked.work != "generate":
-            return _counted(config, asked, at)
-        kind, precision = asked.device.kind, asked.precision
-        return jobs.write(config, at, 0, kind, precision, room=tokens + asked.new)
+        if (rows, tokens) not in known:
+            known[rows, tokens] = _first(config, asked, at)
+        return known[rows, tokens]
 
-    rows = _largest(lambda rows: count(rows, shape.tokens).peak, room, shape.rows, MOST_ROWS)
-    most = max(int(config.context) - asked.new, shape.tokens)
-    tokens = shape.tokens
-    shorter = min(tokens, max(1, tokens // 2), most)
-    stepwise = len(first.records) > 1.5 * len(count(shape.rows, shorter).records)
-    tries = 2 if stepwise else TRIES  # a trace of so many steps would take too long
-    tokens = _largest(lambda n: count(shape.rows, n).peak, room, tokens, most, tries)
-    return rows * asked.processes, tokens
+    def held(rows: int, tokens: int) -> int | None:
+        try:
+            return count(rows, tokens).peak
+        except RegardError:
+            return None  # too large to be counted
 
-
-TRIES = 5  # to find out what fits; memory is nearly a straight line
-
-
-def _largest(
-    bytes_of: Callable[[int], int], room: int, start: int, most: int, tries: int = TRIES
-) -> int:
-    """The largest size that fits, from a few tries; 0 if not even 1 does."""
-    low, high = 0, 0  # it fits, it does not
-    size = start
-    known: dict[int, int] = {}
-    for _ in range(tries):
-        known[size] = bytes_of(size)
-        if known[size] <= room:
-            low = max(low, size)
-        else:
-            high = size if not high else min(high, size)
-        if low >= most or (high and high - low == 1):
-            break
-        size = _next(known, room, low, high, most)
-    return low
+    near = max(FEW, shape.tokens)
+    lengths = (near // 2, near, near + near // 2)
+    stepwise = (
+        lengths[-1] <= most  # else no trace of what is possible takes long
+        and _stepwise(count(shape.rows, lengths[0]), count(shape.rows, near), near - lengths[0])
+    )
+    tries = TRIES // 2 if stepwise else TRIES
+    rows = largest(lambda n: held(n, shape.tokens), room, shape.rows, MOST_ROWS, tries)
+    if stepwise and first.peak <= room:
+        guess = on_a_line({n: count(shape.rows, n).peak for n in lengths}, room)
+        tokens = max(shape.tokens, min(guess or 0, most))
+        return Fitting(rows * asked.processes, tokens, guess is not None)
+    tokens = largest(lambda n: held(shape.rows, n), room, shape.tokens, most, tries)
+    return Fitting(rows * asked.processes, tokens)
 
 
-def _next(known: dict[int, int], room: int, low: int, high: int, most: int) -> int:
-    """Where the line through two sizes meets the room; between what fits and what does not."""
-    top = (high or most + 1) - 1
-    if len(known) == 1:
-        (size,) = known
-        return max(low + 1, min(size * 2 if not high else size // 2, top))
-    (a, first), (b, second) = sorted(known.items())[-2:]
-    slope = (second - first) / (b - a)
-    guess = top if slope <= 0 else int(a + (room - first) / slope)
-    return max(low + 1, min(guess, top))
+def _first(config: Config, asked: Asked, shape: Shape) -> Counted:
+    """The job in another shape; of a generation, the prompt."""
+    if asked.work != "generate":
+        return _counted(config, asked, shape)
+    kind, precision = asked.device.kind, asked.precision
+    return jobs.write(config, shape, 0, kind, precision, room=shape.tokens + asked.new)
+
+
+def _stepwise(short: Counted, long: Counted, more: int) -> bool:
+    """Whether a model goes from token to token: `more` of them are more operations, each at least.
+
+    A trace of them all would take too long, where others are traced in no time at any length.
+    """
+    return len(long.records) - len(short.records) >= more
 
 
 def advice(found: Report) -> str:
     """What to change first."""
-    asked, held = found.asked, found.counted.memory
+    asked = found.asked
     if not found.fits:
-        biggest = max(held, key=lambda use: held[use])
-        if biggest == "activations" and asked.work == "train":
-            first = "let blocks be computed again (training.recompute=true)"
-            return "take fewer rows at once" if asked.recompute else first
-        if biggest == "cache":
-            return "write fewer rows at once, or a shorter text"
-        return "choose a smaller model, or share the weights out (training.distribution=fsdp)"
+        return _to_fit(found)
     if found.bound == "launching":
         return "take more rows at once: most of the time goes to beginning operations"
     if found.bound == "memory traffic" and asked.work == "generate":
@@ -301,3 +317,21 @@ def advice(found: Report) -> str:
     if asked.precision == "float32" and asked.device.kind == "cuda":
         return "compute in bf16: arithmetic takes longest"
     return "nothing stands idle: arithmetic takes longest"
+
+
+def _to_fit(found: Report) -> str:
+    """What to change first where the job has no room."""
+    asked, held = found.asked, found.counted.memory
+    training = asked.work == "train"
+    if found.rows_that_fit:
+        return f"take {found.rows_that_fit:,} rows at once"
+    standing = sum(held[use] for use in ("weights", "gradients", "optimizer"))
+    if standing + asked.device.fixed > asked.device.memory:
+        # In training, bf16-weights has float32 masters beside them: that is not less.
+        half = not training and asked.precision != "bf16-weights"
+        first = "hold the weights in bf16 (precision bf16-weights), or " if half else ""
+        shared = ", or share the weights out (training.distribution=fsdp)" if training else ""
+        return f"{first}choose a smaller model{shared}"
+    if training and not asked.recompute:
+        return "let blocks be computed again (training.recompute=true)"
+    return "take shorter rows" if found.tokens_that_fit else "choose a smaller model"

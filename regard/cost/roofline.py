@@ -1,6 +1,7 @@
 """The roofline: what a part can reach, by how many operations it does for each byte."""
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ def roofline(report: Report, path: Path) -> None:
     kind = "float32" if report.asked.precision == "float32" else "bfloat16"
     grid = device.products.get(kind) or next(iter(device.products.values()))
     top, slope = grid.best, device.traffic[COPY].at(LARGE)
-    parts = [part for part in report.parts if part.products and part.seconds]
+    parts = [part for part in report.apart or report.parts if part.products and part.seconds]
     if not parts:
         raise RegardError("nothing is multiplied here, so there is no roofline to draw")
     figure = Figure(figsize=(10, 5), layout="constrained")
@@ -32,6 +33,9 @@ def roofline(report: Report, path: Path) -> None:
     high = max(top / slope * 10, max(part.intensity for part in parts) * 2)
     ridge = top / slope
     axes.plot([low, ridge, high], [low * slope, top, top], color="#000000", linewidth=1.5)
+    write = partial(axes.annotate, textcoords="offset points", fontsize=7)
+    write(f"{top:.3g} operations/s", (high, top), (0, 4), ha="right")
+    write(f"{slope:.3g} bytes/s", (low, low * slope), (12, 2))  # beside the slope
     _draw(axes, parts)
     figure.legend(loc="outside right upper", fontsize=7, markerscale=0.5, frameon=False)
     axes.set_xscale("log")

@@ -67,6 +67,28 @@ def test_mixed_precision_multiplies_in_half_and_normalises_in_full():
     assert kinds["native_layer_norm"] == kinds["_fused_adamw_"] == {torch.float32}
 
 
+def test_mixed_precision_casts_the_weights_for_each_token_that_is_written():
+    one, three = (
+        jobs.write(small("gpt2"), Shape(1, 4), new, "cuda", "bf16", room=7) for new in (1, 3)
+    )
+    casts = [
+        sum(r.read for r in found.records if r.name == "aten::_to_copy") for found in (one, three)
+    ]
+    weights = build(small("gpt2"), "meta").named_parameters()
+    multiplied = sum(w.nbytes for name, w in weights if w.dim() == 2 and "blocks" in name)
+    assert casts[0] > multiplied
+    assert casts[1] > 3 * multiplied
+
+
+def test_lists_of_numbers_are_not_searched_for_tensors():
+    class Rows(list):
+        def __iter__(self):
+            raise AssertionError("one for each row")
+
+    held = torch.zeros(2)
+    assert jobs.tensors_in([Rows([1, 2]), (held, "x")]) == [held]
+
+
 def numbers(config):
     return sum(weight.numel() for weight in build(config, "meta").parameters())
 
@@ -133,6 +155,7 @@ def test_what_cannot_be_counted_is_said():
         (lambda: Shape(0, 5), "nothing to count"),
         (lambda: Shape(1, 0), "nothing to count"),
         (lambda: generation(small("gpt2"), Shape(), 0), "at least 1"),
+        (lambda: jobs.read(small("gpt2"), Shape(10**8, 8)), "100,000,000 are too many"),
         (lambda: jobs.train_step(named("ngram"), Shape()), "trained run"),
         (lambda: jobs.step(Word2VecConfig(), Shape()), "looked up"),
     ):

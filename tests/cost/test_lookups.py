@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from regard.cost import lookups
+from regard.cost.device import device_named
 from regard.cost.jobs import Shape
+from regard.cost.report import Asked, of_counted
 from regard.models.counting import kneser_ney
 from regard.models.ngram import NGram
 from regard.models.word2vec import Word2VecConfig
@@ -44,6 +46,25 @@ def test_an_ngram_has_the_bytes_of_its_table_and_no_products(trigram):
     assert counted.total.products == 0
     assert counted.total.read > 2 * 50 * 4  # the vocabulary's, for each of two rows
     assert not isinstance(trigram.table.levels[0].logprobs, lookups.Watched)  # left as it was
+
+
+def test_writing_with_an_ngram_reads_the_prompt_and_one_step_less_than_it_writes(trigram):
+    text = lookups.ngram_text(trigram, 8)
+    tally = lookups.Tally()
+    table = lookups.watched(trigram.table, tally)
+    for end in (6, 7, 8):  # the first token comes with the prompt
+        table.following(text[:end])
+    assert lookups.ngram(trigram, Shape(1, 6), 3).total.others == tally.operations
+
+
+def test_a_table_is_searched_by_the_host_of_a_gpu(trigram):
+    counted = lookups.ngram(trigram, Shape(2, 6), 2)
+    on_gpu, on_host = (
+        of_counted(counted, Asked("generate", Shape(2, 6), device_named(name), new=2))
+        for name in ("h200", "cpu")
+    )
+    assert on_gpu.asked.device == on_host.asked.device
+    assert on_gpu.seconds == on_host.seconds
 
 
 def test_rows_of_an_ngram_cost_alike(trigram):

@@ -11,7 +11,8 @@ from regard.cost import jobs
 from regard.cost.device import Grid, device_named, of_sheet
 from regard.cost.jobs import Shape
 from regard.cost.predict import predicted, taken
-from regard.cost.report import Asked, _largest, advice, report
+from regard.cost.report import Asked, advice, report
+from regard.cost.roofline import roofline
 from regard.errors import RegardError
 from regard.models.families import build
 
@@ -72,6 +73,16 @@ def test_the_bound_is_what_it_is():
     assert predicted(counted, fast, "train").bound == "memory traffic"
 
 
+def test_a_product_with_few_rows_is_bound_by_memory_however_it_was_measured():
+    # As fast as memory brings the weights, and no faster: two operations for four bytes.
+    measured = Grid(((1, 1000), (1,), (1,)), (MOVED / 4, 1000 * RATE))
+    device = replace(PLAIN, products={"float32": measured}, batched={"float32": measured})
+    counted = jobs.step(small("gpt2"), Shape(1, 8))
+    found = predicted(counted, device, "write")
+    assert found.bound == "memory traffic"
+    assert found.seconds > sum(r.executed for r in counted.records) / MOVED
+
+
 def test_a_recurrence_takes_its_steps_one_after_another():
     counted = jobs.read(small("lstm"), Shape(3, 8))
     (first, _) = (r for r in counted.records if r.name == "regard::recurrence")
@@ -116,23 +127,51 @@ def test_what_fits_really_fits_and_one_more_does_not():
     assert jobs.train_step(config, Shape(20, longest + 1)).peak > peak
 
 
+def test_what_fits_of_a_model_that_goes_step_by_step_is_read_off_a_line():
+    config, room = small("gru"), 10**6
+    found = report(config, asked("read", rows=1, tokens=1, memory=room))
+    assert found.fitting.extrapolated
+    assert found.tokens_that_fit > 100
+    assert jobs.read(config, Shape(1, found.tokens_that_fit)).peak == pytest.approx(room, rel=0.1)
+
+
+def test_what_does_not_lie_on_a_line_is_not_guessed():
+    config = small("bahdanau")  # pairs of places are held
+    found = report(config, asked(rows=1, tokens=1, memory=10**6))
+    assert found.tokens_that_fit == 1
+    assert not found.fitting.extrapolated
+
+
+def test_a_model_that_holds_as_much_for_any_short_text_is_counted_with_longer_ones():
+    config = replace(small("conv-pairs"), width=256)
+    peaks = {jobs.train_step(config, Shape(4, n)).peak for n in (1, 2)}
+    assert len(peaks) == 1
+    room = 2 * 10**8
+    longest = report(config, asked(rows=4, tokens=1, memory=room)).tokens_that_fit
+    assert jobs.train_step(config, Shape(4, longest)).peak <= room
+    assert jobs.train_step(config, Shape(4, longest + 1)).peak > room
+
+
 def test_a_model_that_never_fits_says_so():
     found = report(small("gpt2"), asked(memory=10_000))
     assert not found.fits
     assert found.rows_that_fit == found.tokens_that_fit == 0
-    assert "smaller model" in advice(found) or "computed again" in advice(found)
+    assert "smaller model" in advice(found)
+    assert "fsdp" in advice(found)
 
 
-def test_the_largest_is_found_in_a_few_tries():
-    for room in (0, 99, 100, 1234, 10**7):
-        tries = []
+def test_advice_names_the_rows_that_fit_before_anything_else():
+    config = small("gpt2")
+    peak = jobs.train_step(config, Shape(8, 8)).peak
+    assert advice(report(config, asked(rows=20, memory=peak))) == "take 8 rows at once"
 
-        def held(size, tries=tries):
-            tries.append(size)
-            return 100 + 7 * size
 
-        assert _largest(held, room, 4, 1000) == max(0, min(1000, (room - 100) // 7))
-        assert len(tries) <= 5
+def test_advice_for_weights_that_are_too_large_to_read_with_is_half_of_them():
+    plain = advice(report(small("gpt2"), asked("read", memory=10_000)))
+    assert "bf16-weights" in plain
+    assert "fsdp" not in plain
+    half = report(small("gpt2"), asked("read", memory=10_000, precision="bf16-weights"))
+    assert advice(half) == "choose a smaller model"
 
 
 def test_processes_share_the_rows_and_add_up_gradients():
@@ -157,3 +196,21 @@ def test_a_generation_takes_as_long_as_its_parts():
     prompt = predicted(jobs.write(config, Shape(2, 8), 0, room=13), PLAIN, "write").seconds
     assert found.seconds == pytest.approx(prompt + sum(steps), rel=1e-3)
     assert found.tokens == 10
+
+
+def test_a_prompt_and_its_steps_are_drawn_apart_and_the_roof_says_its_rates(tmp_path):
+    import matplotlib as mpl
+
+    found = report(small("gpt2"), asked("generate", new=5))
+    apart, whole = (sum(p.products for p in parts) for parts in (found.apart, found.parts))
+    assert apart == pytest.approx(whole, rel=1e-4)  # each part is rounded
+    reading, writing = (
+        next(part for part in found.apart if part.place == f"{doing}: head")
+        for doing in ("reading", "writing")
+    )
+    assert reading.products < writing.products
+    with mpl.rc_context({"svg.fonttype": "none"}):
+        roofline(found, tmp_path / "roof.svg")
+    drawn = (tmp_path / "roof.svg").read_text()
+    for words in ("reading: ", "writing: ", "1e+09 operations/s", "1e+08 bytes/s"):
+        assert words in drawn
