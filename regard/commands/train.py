@@ -235,7 +235,7 @@ def describe(made: Plan, folder: Path, console: Console, full: bool) -> None:
         if priced is not None:
             console.print("")
             show_cost(made.settings.model.preset, priced, console)
-        for warning in made.warnings:
+        for warning in filter(None, (made.unfit, *made.warnings)):
             console.print(Text(f"note: {warning}", "yellow"))
         for name, values in made.settings.tables().items():
             console.print(Text(f"\n[{name}]", "bold"))
