@@ -86,7 +86,7 @@ class Cost:
             json.dump(found.to_json(), sys.stdout, indent=2)
             print()
             return
-        show(self.model, found, console)
+        show(self.model, found, 1, console)
         if self.plot:
             console.print(Text(f"wrote {self.plot}", "dim"), soft_wrap=True)
 
@@ -149,6 +149,11 @@ class Cost:
         return of_counted(lookups.ngram(module, asked.shape, self.generate), asked)
 
 
+def many(count: int, what: str) -> str:
+    """1 row, 2 rows."""
+    return f"{count:,} {what}" + "s" * (count != 1)
+
+
 UNITS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
@@ -160,8 +165,8 @@ def amount(value: float, unit: str = "") -> str:
     return f"{value:,.3g} {unit}".rstrip()
 
 
-def show(name: str, found: Report, console: Console) -> None:
-    """The report for people."""
+def show(name: str, found: Report, parts: int, console: Console) -> None:
+    """The report for people, of a step in so many parts."""
     asked, total = found.asked, found.total
     table = Table.grid(padding=(0, 2))
 
@@ -170,12 +175,14 @@ def show(name: str, found: Report, console: Console) -> None:
 
     shape = asked.shape
     doing = {"train": "a step of training", "read": "reading once"}.get(
-        asked.work, f"reading, then writing {asked.new:,} tokens"
+        asked.work, f"reading, then writing {many(asked.new, 'token')}"
     )
     source = f" from sources of {shape.source:,}" if shape.source else ""
-    add("job", f"{name}: {doing}, {shape.rows:,} rows of {shape.tokens:,} tokens{source}")
-    many = f", {asked.processes} processes" if asked.processes > 1 else ""
-    add("device", f"{asked.device.name}, {asked.precision}{many}: {asked.device.source}")
+    each = f"{parts:,} parts of " if parts > 1 else ""
+    rows = f"{each}{many(shape.rows, 'row')} of {many(shape.tokens, 'token')}"
+    add("job", f"{name}: {doing}, {rows}{source}")
+    shared = f", {asked.processes} processes" if asked.processes > 1 else ""
+    add("device", f"{asked.device.name}, {asked.precision}{shared}: {asked.device.source}")
     add("parameters", f"{found.counted.parameters:,} ({amount(found.counted.weights, 'B')})")
     add("operations", f"{amount(total.operations)}, of which {amount(total.products)} in products")
     moved, least = total.read + total.written, total.least_read + total.least_written
@@ -227,7 +234,7 @@ def _show_fit(found: Report, console: Console) -> None:
     shape = asked.shape
     largest = (found.rows_that_fit, shape.tokens), (shape.rows, found.tokens_that_fit)
     others = [
-        f"{rows:,} rows of {tokens:,} tokens"
+        f"{many(rows, 'row')} of {many(tokens, 'token')}"
         for rows, tokens in largest
         if rows and tokens and (rows, tokens) != (shape.rows, shape.tokens)
     ]
