@@ -166,10 +166,11 @@ def in_parts(found: Report, parts: int) -> Report:
     """
     if parts == 1:
         return found
+    together = found.seconds - found.prediction.seconds  # what processes add up, once
     return replace(
         found,
         total=_in_parts(found.counted, parts),
-        seconds=step_seconds(found.counted, found.asked.device, parts),
+        seconds=step_seconds(found.counted, found.asked.device, parts) + together,
         tokens=parts * found.tokens,
         parts=tuple(sorted((_times(p, parts) for p in found.parts), key=lambda p: -p.seconds)),
     )
