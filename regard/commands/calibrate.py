@@ -8,11 +8,14 @@ import tyro
 from rich.console import Console
 from rich.text import Text
 
+from regard.commands.names import check_writable
 from regard.cost.calibrate import calibrate
 from regard.cost.device import COPY, measured_folder
 from regard.errors import RegardError
 from regard.storage import write_json
 from regard.training.setup import device_for
+
+DEVICES = ("auto", "cpu", "cuda")
 
 
 @dataclass(frozen=True)
@@ -35,7 +38,12 @@ class Calibrate:
     def run(self, console: Console) -> None:
         if not self.seconds > 0:
             raise RegardError(f"--seconds must be more than 0, not {self.seconds}")
+        if self.device.partition(":")[0] not in DEVICES:
+            raise RegardError(f"--device must be one of {', '.join(DEVICES)}, not {self.device!r}")
         device = device_for(self.device)
+        if self.out and Path(self.out).is_dir():
+            raise RegardError(f"--out {self.out} is a folder; name the file to be written")
+        check_writable(Path(self.out) if self.out else measured_folder())
         found = calibrate(
             device, self.seconds, lambda what: console.print(Text(f"measuring {what} …", "dim"))
         )

@@ -2,16 +2,17 @@
 
 import json
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import tyro
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from regard.commands.priced import config_for
+from regard.commands.foretelling import in_parts
+from regard.commands.priced import PricedJob, job_of
 from regard.cost import lookups
 from regard.cost.device import Device, device_named
 from regard.cost.jobs import Shape
@@ -19,16 +20,19 @@ from regard.cost.report import Asked, Report, Work, advice, of_counted, report
 from regard.cost.roofline import roofline
 from regard.cost.table import markdown, sections
 from regard.errors import Problems, RegardError
+from regard.models.caption_config import CaptionConfig
+from regard.models.config import TransformerConfig
 from regard.models.families import Config
 from regard.models.ngram import NGram, NGramConfig
 from regard.models.word2vec import Word2VecConfig
+from regard.training.fitting import even
 from regard.training.formats import moment
 from regard.training.precision import Precision
 from regard.training.runs import is_run, open_run
 from regard.training.settings import Settings
 
-TOKENS = 128  # where neither the model nor anybody says how many
 TEXT = 4096  # tokens that a step of word vectors reads here
+OPEN = "the vocabulary is that of the preset; the data decides"
 
 
 @dataclass(frozen=True)
@@ -45,19 +49,28 @@ class Cost:
         tyro.conf.Positional[str], tyro.conf.arg(metavar="MODEL", help_behavior_hint="")
     ] = ""
     """A model that `regard models` lists, a recipe, a run, or a Hugging Face folder."""
-    batch: Annotated[int, tyro.conf.arg(metavar="ROWS")] = 1
+    batch: Annotated[
+        int | None,
+        tyro.conf.arg(metavar="ROWS", help_behavior_hint="(default: those of a recipe or run; 1)"),
+    ] = None
     """Rows at once."""
     tokens: Annotated[
-        int, tyro.conf.arg(metavar="N", help_behavior_hint="(default: up to 128)")
-    ] = 0
+        int | None,
+        tyro.conf.arg(metavar="N", help_behavior_hint="(default: of a recipe or run; up to 128)"),
+    ] = None
     """Tokens of a row; of a prompt, with --generate."""
-    source: Annotated[int, tyro.conf.arg(metavar="N", help_behavior_hint="(default: as many)")] = 0
+    source: Annotated[
+        int | None, tyro.conf.arg(metavar="N", help_behavior_hint="(default: as many)")
+    ] = None
     """Tokens of a source, for models that read one."""
     train: Annotated[bool, tyro.conf.arg(help_behavior_hint="")] = False
     """A step of training: forward, backward, optimizer. Else: reading the tokens once."""
-    generate: Annotated[int, tyro.conf.arg(metavar="N", help_behavior_hint="")] = 0
+    generate: Annotated[int | None, tyro.conf.arg(metavar="N", help_behavior_hint="")] = None
     """Reading the tokens, then writing N more, one by one."""
-    steps: Annotated[int, tyro.conf.arg(metavar="N")] = 1
+    steps: Annotated[
+        int | None,
+        tyro.conf.arg(metavar="N", help_behavior_hint="(default: those of a recipe or run; 1)"),
+    ] = None
     """Steps of training, for the time in all."""
     device: Annotated[str, tyro.conf.arg(metavar="NAME")] = "auto"
     """A device by name (cpu, h200, …), or the file that `regard calibrate` wrote."""
@@ -75,55 +88,91 @@ class Cost:
     """Print the lectures' table, found from traces, as Markdown."""
 
     def run(self, console: Console) -> None:
+        self._check()
         if self.table:
             print(markdown(sections()), end="")
             return
-        self._check()
-        found = self.report()
+        job = job_of(self.model)
+        found, parts = self._priced(job)
         if self.plot:
             roofline(found, Path(self.plot))
         if self.json:
-            json.dump(found.to_json(), sys.stdout, indent=2)
+            json.dump(_as_json(found, parts, job), sys.stdout, indent=2)
             print()
             return
-        show(self.model, found, console)
+        show(self.model, found, parts, console)
+        if job.open_vocabulary:
+            console.print(Text(f"note: {OPEN}", "yellow"), soft_wrap=True)
         if self.plot:
             console.print(Text(f"wrote {self.plot}", "dim"), soft_wrap=True)
 
     def _check(self) -> None:
         problems = Problems("cost")
-        problems.require(bool(self.model), "name a model, or ask for --table")
-        problems.require(not (self.train and self.generate), "give --train or --generate, not both")
-        counts = {"batch": self.batch, "steps": self.steps, "processes": self.processes}
-        for name, value in counts.items():
-            problems.require(value >= 1, f"--{name} must be at least 1, not {value}")
-        for name, value in {"tokens": self.tokens, "source": self.source}.items():
-            problems.require(value >= 0, f"--{name} must not be negative, not {value}")
-        problems.require(self.generate >= 0, f"--generate must be at least 1, not {self.generate}")
+        problems.require(bool(self.model) or self.table, "name a model, or ask for --table")
+        problems.require(
+            not (self.model and self.table), "--table is of many models; leave out MODEL"
+        )
+        writes = self.generate is not None
+        problems.require(not (self.train and writes), "give --train or --generate, not both")
+        for name in ("batch", "tokens", "source", "generate", "steps", "processes"):
+            value = getattr(self, name)
+            said = f"--{name} must be at least 1, not {value}"
+            problems.require(value is None or value >= 1, said)
+        for name, given in {"steps": self.steps is not None, "recompute": self.recompute}.items():
+            said = f"--{name} is for training; give --train too, or leave it out"
+            problems.require(self.train or not given, said)
         problems.report()
 
-    def report(self) -> Report:
-        """What is asked for, counted and predicted."""
-        config, settings = config_for(self.model)
+    def _priced(self, job: PricedJob) -> tuple[Report, int]:
+        """What is asked for, counted and predicted, and in how many parts a step is computed."""
         device = device_named(self.device)
         work: Work = "train" if self.train else "generate" if self.generate else "read"
-        tokens = self.tokens or min(TOKENS, max(1, config.context - self.generate))
+        config, new = job.config, self.generate or 0
+        if isinstance(config, Word2VecConfig):
+            return self._vectors(config, job, device), 1
+        tokens = self.tokens or job.tokens(new)
+        self._check_fit(config, tokens, new)
+        rows, parts = job.rows(tokens) if self.train and not self.batch else (self.batch or 1, 1)
+        if self.processes > rows:
+            raise RegardError(
+                f"{self.processes} processes cannot share {many(rows, 'row')}; raise --batch"
+            )
         asked = Asked(
             work,
-            Shape(self.batch, tokens, self.source),
+            Shape(rows, tokens, self.source or 0),
             device,
-            self._precision(device, settings),
-            self.generate,
-            self.steps,
+            self._precision(device, job.settings),
+            new,
+            (self.steps or job.steps) if self.train else 1,
             self.processes,
-            self.recompute or (settings is not None and settings.training.recompute),
-            settings.optimizer if settings and settings.optimizer.peak else None,
+            self.recompute or (self.train and job.training.recompute),
+            job.optimizer,
+            job.criterion,
         )
-        if isinstance(config, NGramConfig | Word2VecConfig):
-            return self._looked_up(config, asked)
-        if config.kind == "encoder" and work == "generate":
-            raise RegardError("an encoder writes nothing; leave out --generate")
-        return report(config, asked)
+        if isinstance(config, NGramConfig):
+            return self._ngram(asked), 1
+        found = report(config, asked)
+        left_open = self.train and not self.batch and not job.training.rows
+        if left_open and not found.fits and found.rows_that_fit:  # training would choose so too
+            some = even(found.rows_that_fit, rows)
+            parts = -(-rows // some)
+            found = report(config, replace(asked, shape=replace(asked.shape, rows=some)))
+        return in_parts(found, parts), parts
+
+    def _check_fit(self, config: Config, tokens: int, new: int) -> None:
+        """Refuse what a model like this does not do, or not at such a length."""
+        problems = Problems("cost")
+        if self.source is not None and config.kind != "encoder-decoder":
+            problems.add(f"{self.model} reads no source text; leave out --source")
+        if config.kind == "encoder" and new:
+            problems.add("an encoder writes nothing; leave out --generate")
+        longest = max(tokens + new, self.source or 0)
+        if isinstance(config, TransformerConfig | CaptionConfig) and longest > config.context:
+            problems.add(
+                f"{self.model} has a context of {many(config.context, 'token')}, which "
+                f"{longest:,} do not fit into; lower --tokens, --source or --generate"
+            )
+        problems.report()
 
     def _precision(self, device: Device, settings: Settings | None) -> Precision:
         if self.precision != "auto":
@@ -132,12 +181,22 @@ class Cost:
             return settings.training.precision
         return "bf16" if device.kind == "cuda" else "float32"
 
-    def _looked_up(self, config: Config, asked: Asked) -> Report:
-        if isinstance(config, Word2VecConfig):
-            if asked.work == "generate":
-                raise RegardError("word vectors write nothing; leave out --generate")
-            counted = lookups.vectors(config, self.tokens or TEXT, asked.device.kind)
-            return of_counted(counted, asked)
+    def _vectors(self, config: Word2VecConfig, job: PricedJob, device: Device) -> Report:
+        """A step of training word vectors, which is all that they do by themselves."""
+        options = ("batch", "source", "generate", "recompute")
+        given = [f"--{name}" for name in options if getattr(self, name)]
+        if given or self.processes > 1:
+            raise RegardError(
+                "word vectors are learned from a running text, and write nothing; leave out "
+                f"{', '.join(given) or '--processes'}"
+            )
+        tokens = self.tokens or job.training.tokens_per_step or TEXT
+        counted = lookups.vectors(config, tokens, device.kind)
+        return of_counted(
+            counted, Asked("train", Shape(1, tokens), device, steps=self.steps or job.steps)
+        )
+
+    def _ngram(self, asked: Asked) -> Report:
         if asked.work == "train":
             raise RegardError("an n-gram model counts its text once; leave out --train")
         if not is_run(Path(self.model)):
@@ -146,7 +205,26 @@ class Cost:
             )
         module = open_run(Path(self.model), "cpu").module
         assert isinstance(module, NGram)
-        return of_counted(lookups.ngram(module, asked.shape, self.generate), asked)
+        return of_counted(lookups.ngram(module, asked.shape, asked.new), asked)
+
+
+def _as_json(found: Report, parts: int, job: PricedJob) -> dict[str, Any]:
+    """The report's numbers, and what they are of."""
+    more: dict[str, Any] = {"parts_of_a_step": parts, "vocabulary": job.config.vocabulary}
+    if found.asked.processes > 1:
+        more["counted_for"] = _each(found.asked)
+    if job.open_vocabulary:
+        more["note"] = OPEN
+    return found.to_json() | more
+
+
+def _each(asked: Asked) -> str:
+    return f"each of {asked.processes} processes"
+
+
+def many(count: int, what: str) -> str:
+    """1 row, 2 rows."""
+    return f"{count:,} {what}" + "s" * (count != 1)
 
 
 UNITS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
@@ -156,12 +234,17 @@ def amount(value: float, unit: str = "") -> str:
     """A number in the unit that makes it short: 1.23 G."""
     for size, letter in UNITS:
         if value >= size:
-            return f"{value / size:,.3g} {letter}{unit}"
-    return f"{value:,.3g} {unit}".rstrip()
+            return f"{short(value / size)} {letter}{unit}"
+    return f"{short(value)} {unit}".rstrip()
 
 
-def show(name: str, found: Report, console: Console) -> None:
-    """The report for people."""
+def short(value: float) -> str:
+    """Three digits of a number, or all before its point, never an exponent of ten above one."""
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
+
+
+def show(name: str, found: Report, parts: int, console: Console) -> None:
+    """The report for people, of a step in so many parts."""
     asked, total = found.asked, found.total
     table = Table.grid(padding=(0, 2))
 
@@ -170,12 +253,16 @@ def show(name: str, found: Report, console: Console) -> None:
 
     shape = asked.shape
     doing = {"train": "a step of training", "read": "reading once"}.get(
-        asked.work, f"reading, then writing {asked.new:,} tokens"
+        asked.work, f"reading, then writing {many(asked.new, 'token')}"
     )
     source = f" from sources of {shape.source:,}" if shape.source else ""
-    add("job", f"{name}: {doing}, {shape.rows:,} rows of {shape.tokens:,} tokens{source}")
-    many = f", {asked.processes} processes" if asked.processes > 1 else ""
-    add("device", f"{asked.device.name}, {asked.precision}{many}: {asked.device.source}")
+    each = f"{parts:,} parts of " if parts > 1 else ""
+    rows = f"{each}{many(shape.rows, 'row')} of {many(shape.tokens, 'token')}"
+    add("job", f"{name}: {doing}, {rows}{source}")
+    shared = f", {asked.processes} processes" if asked.processes > 1 else ""
+    add("device", f"{asked.device.name}, {asked.precision}{shared}: {asked.device.source}")
+    if asked.processes > 1:
+        add("counted", f"what follows is for {_each(asked)}, {many(asked.share.rows, 'row')} each")
     add("parameters", f"{found.counted.parameters:,} ({amount(found.counted.weights, 'B')})")
     add("operations", f"{amount(total.operations)}, of which {amount(total.products)} in products")
     moved, least = total.read + total.written, total.least_read + total.least_written
@@ -184,7 +271,7 @@ def show(name: str, found: Report, console: Console) -> None:
         f"{amount(total.read, 'B')} read, {amount(total.written, 'B')} written; "
         f"at least {amount(least, 'B')} if all were one kernel",
     )
-    add("intensity", f"{total.products / max(moved, 1):,.3g} operations for each byte")
+    add("intensity", f"{short(total.products / max(moved, 1))} operations for each byte")
     uses = [*found.counted.memory.items(), ("libraries", asked.device.fixed)]
     held = ", ".join(f"{use} {amount(size, 'B')}" for use, size in uses if size)
     add(
@@ -216,7 +303,7 @@ def _parts(found: Report, shown: int = 8) -> Table:
     whole = sum(part.seconds for part in found.parts) or 1.0
     for part in found.parts[:shown]:
         share = f"{part.seconds / whole:.0%}"
-        cells = amount(part.products), amount(part.moved, "B"), f"{part.intensity:,.3g}", share
+        cells = amount(part.products), amount(part.moved, "B"), short(part.intensity), share
         table.add_row(Text(part.place), *cells)
     return table
 
@@ -227,7 +314,7 @@ def _show_fit(found: Report, console: Console) -> None:
     shape = asked.shape
     largest = (found.rows_that_fit, shape.tokens), (shape.rows, found.tokens_that_fit)
     others = [
-        f"{rows:,} rows of {tokens:,} tokens"
+        f"{many(rows, 'row')} of {many(tokens, 'token')}"
         for rows, tokens in largest
         if rows and tokens and (rows, tokens) != (shape.rows, shape.tokens)
     ]

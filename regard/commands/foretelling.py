@@ -11,8 +11,9 @@ from regard.cost import jobs
 from regard.cost.device import device_named
 from regard.cost.jobs import Counted, Shape
 from regard.cost.predict import step_seconds
-from regard.cost.report import Asked, Report, report
+from regard.cost.report import Asked, Part, Report, report
 from regard.cost.steps import of_any_length, of_one_length
+from regard.cost.trace import Total, total
 from regard.data.buckets import Buckets
 from regard.data.stream import Stream
 from regard.errors import RegardError
@@ -31,6 +32,7 @@ UNPRICED = NGramConfig | Word2VecConfig | BagConfig  # not trained by steps of p
 UNCOUNTED = (RegardError, RuntimeError, NotImplementedError)
 CROWDED = 3  # times as long with all threads as with one: then they only wait for each other
 SHORT = 100  # steps: to count what a shorter run costs takes longer than the run
+UPDATE = "(optimizer)"  # where the report puts what a step does once, however many parts it has
 
 
 @dataclass(frozen=True)
@@ -122,9 +124,14 @@ def products_of(made: Plan) -> Products | None:
     return lambda rows, tokens, sources: once(readings * rows, tokens, sources)
 
 
-def foretold(made: Plan, processes: int = 1) -> Foretold | None:
-    """The prediction for a plan; none for what is not trained by steps, or only by few."""
-    given = asked_of(made, processes) if made.settings.training.steps >= SHORT else None
+def foretold(made: Plan, processes: int = 1, *, untried: bool = False) -> Foretold | None:
+    """The prediction for a plan; none for what is not trained by steps, or only by few.
+
+    `untried`: somebody has said how many rows to compute at once, which may not fit; then the
+    memory of a short run is worth counting too.
+    """
+    worth = untried or made.settings.training.steps >= SHORT
+    given = asked_of(made, processes) if worth else None
     if given is None:
         return None
     asked, parts = given
@@ -143,21 +150,63 @@ def foretold(made: Plan, processes: int = 1) -> Foretold | None:
     return Foretold(asked, counted, parts, step_seconds(counted, asked.device, parts))
 
 
-def dry_report(made: Plan) -> Report | None:
-    """The whole report of one part of a step, for a dry run."""
+def dry_report(made: Plan) -> tuple[Report, int] | None:
+    """The whole report of a step, for a dry run, and in how many parts it is computed."""
     given = asked_of(made)
-    return None if given is None else report(made.config, replace(given[0], steps=1))
+    if given is None:
+        return None
+    asked, parts = given
+    return in_parts(report(made.config, asked), parts), parts
 
 
-def warned(told: Foretold) -> Mapping[str, Any] | None:
+def in_parts(found: Report, parts: int) -> Report:
+    """The report of a step that takes so many times the rows, one part after the other.
+
+    The optimizer comes once; the memory, and what would fit, stay those of one part.
+    """
+    if parts == 1:
+        return found
+    together = found.seconds - found.prediction.seconds  # what processes add up, once
+    return replace(
+        found,
+        total=_in_parts(found.counted, parts),
+        seconds=step_seconds(found.counted, found.asked.device, parts) + together,
+        tokens=parts * found.tokens,
+        parts=tuple(sorted((_times(p, parts) for p in found.parts), key=lambda p: -p.seconds)),
+    )
+
+
+def _in_parts(counted: Counted, parts: int) -> Total:
+    """The sums of all parts; the least traffic is hardly more than one's: weights come once."""
+    one, more = counted.total, parts - 1
+    once = total(counted.of("optimizer"), counted.records, counted.alive)
+    return replace(  # each further part adds its gradients to those before
+        one,
+        products=one.products + more * (one.products - once.products),
+        others=one.others + more * (one.others - once.others + counted.parameters),
+        read=one.read + more * (one.read - once.read + 2 * counted.weights),
+        written=one.written + more * (one.written - once.written + counted.weights),
+    )
+
+
+def _times(part: Part, parts: int) -> Part:
+    times = 1 if part.place == UPDATE else parts
+    return Part(part.place, times * part.products, times * part.moved, times * part.seconds)
+
+
+def warned(made: Plan, told: Foretold) -> Mapping[str, Any] | None:
     """A warning before a run that will not fit, with what would."""
     device = told.asked.device
     if told.bytes <= device.memory:
         return None
+    rows = report(made.config, told.asked).rows_that_fit
+    would = f"training.rows={rows} would fit"
+    if not rows:
+        would = "not one row would fit; choose a smaller model or a shorter training.context"
     return {
         "event": "warning",
         "message": f"a step is predicted to hold {told.bytes / 1e9:.3g} GB, and {device.name} has "
-        f"{device.memory / 1e9:.3g}; lower training.rows, or see `regard train … --dry-run`",
+        f"{device.memory / 1e9:.3g}; {would}",
     }
 
 

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from regard.commands.cost import amount
+from regard.commands.cost import amount, many
 from regard.cost.device import device_named
 from regard.cost.plan import Plan, plan
 from regard.errors import RegardError
@@ -76,15 +76,15 @@ def show(found: Plan, data: tuple[str, ...], device: str, console: Console) -> N
         "device": device,
         "model": f"{chosen.name}, {chosen.parameters:,} parameters, {found.vocabulary:,} tokens",
         "reads": f"{found.tokens:,} tokens, {found.passes:.3g} times the text",
-        "steps": f"{found.steps:,} of {found.tokens_per_step:,} tokens, {chosen.rows:,} rows of "
-        f"{found.context:,} at once",
+        "steps": f"{found.steps:,} of {found.tokens_per_step:,} tokens, "
+        f"{many(chosen.rows, 'row')} of {found.context:,} at once",
         "takes": f"{moment(found.hours * 3600)}, {amount(chosen.memory, 'B')} of memory",
     }
     for name, said in lines.items():
         table.add_row(Text(name, "bold"), Text(said))
     console.print(table, soft_wrap=True)
     for reason in found.reasons:
-        console.print(Text(f"because {reason}"), soft_wrap=True)
+        console.print(Text(f"because {reason}"))
     settings = f"training.tokens_per_step={found.tokens_per_step} training.context={found.context}"
     console.print(
         Text(

@@ -36,6 +36,7 @@ from regard.training.log import Log, Sink, Sinks
 from regard.training.loop import Loop
 from regard.training.processes import ALONE, Processes
 from regard.training.resuming import begun, check_begun, check_place, to_go_on_from
+from regard.training.room import enough
 from regard.training.samples import sampler
 from regard.training.setup import Plan
 from regard.training.signals import Stop, StoppedError
@@ -59,6 +60,8 @@ def carry_out(
 
     `asked` is what the settings were before all was decided.
     """
+    if made.unfit:
+        raise RegardError(made.unfit)
     run = begun(folder) if processes.first else None
     if processes.first and run is None:
         check_free(folder)
@@ -80,7 +83,8 @@ def carry_out(
             tokenizers = list(made.tokenizers)
             runs.write_run(folder, made.settings, made.config, tokenizers, made.digest, asked)
         torch.manual_seed(made.settings.training.seed)
-        module = build(made.config, made.device)
+        with enough(made.device):
+            module = build(made.config, made.device)
         named, news = made.settings.training.vectors, ""
         if named and not found:
             news = start_with(module, made.tokenizers[0], named)
@@ -97,15 +101,19 @@ def carry_out(
                 found=found,
             )
             _tell_start(job, made, start, notes, again=run is not None)
-            told = foretold(made, processes.count) if processes.first else None
-            for event in (told.event(), warned(told), crowded(told)) if told else ():
+            untried = "rows" in (asked or {}).get("training", {})
+            told = None
+            if processes.first:
+                told = foretold(made, processes.count, untried=untried)
+            for event in (told.event(), warned(made, told), crowded(told)) if told else ():
                 if event:
                     job.sink.write({**event, "step": start.step, "time": start.seconds})
             if news:
                 job.sink.write({"event": "vectors", "step": 0, "time": 0.0, "message": news})
             loop = _trainer(job, made)
             loops.append(loop)
-            return _trained(loop, made, told)
+            with enough(made.device):
+                return _trained(loop, made, told)
         except RegardError as error:
             with suppress(RegardError):  # it may be the log that cannot be written
                 event = {"event": "end", "step": loops[0].done if loops else start.step}

@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from regard.commands.choosing import planned
+from regard.commands.cost import many
 from regard.commands.cost import show as show_cost
 from regard.commands.evaluate import show
 from regard.commands.foretelling import dry_report
@@ -220,7 +221,7 @@ def describe(made: Plan, folder: Path, console: Console, full: bool) -> None:
                 "objective": made.objective.name,
                 "steps": f"{training.steps:,} of up to {training.tokens_per_step:,} tokens, "
                 f"{made.feed.epoch(training.steps):,.3g} epochs"
-                + (f", in {parts} parts of {training.rows} rows" if parts > 1 else ""),
+                + (f", in {parts} parts of {many(training.rows, 'row')}" if parts > 1 else ""),
             }
         facts |= {
             "machine": f"{made.device}, {made.precision}" + ", compiled" * made.compiled,
@@ -234,8 +235,8 @@ def describe(made: Plan, folder: Path, console: Console, full: bool) -> None:
         priced = dry_report(made)
         if priced is not None:
             console.print("")
-            show_cost(made.settings.model.preset, priced, console)
-        for warning in made.warnings:
+            show_cost(made.settings.model.preset, *priced, console)
+        for warning in filter(None, (made.unfit, *made.warnings)):
             console.print(Text(f"note: {warning}", "yellow"))
         for name, values in made.settings.tables().items():
             console.print(Text(f"\n[{name}]", "bold"))

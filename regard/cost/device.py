@@ -260,8 +260,8 @@ def device_named(name: str) -> Device:
     for sheet in SHEETS:
         if sheet in wanted.split("-"):  # an L40 is no L4
             return of_sheet(sheet)
-    if re.fullmatch(r"cpu-\d{1,4}", wanted):
-        return _like(SHIPPED_CPU, max(1, int(wanted.removeprefix("cpu-"))))
+    if re.fullmatch(r"cpu-[1-9]\d{0,3}", wanted):
+        return _like(SHIPPED_CPU, int(wanted.removeprefix("cpu-")))
     known = sorted({"auto", "cpu", *SHEETS, *shipped(), *_measured()})
     raise RegardError(f"no device is called {name!r}; {nearest(name, known)}")
 

@@ -25,6 +25,7 @@ CHARACTERS = 4  # of a token, roughly, of English under byte pairs
 DEPTHS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64)
 STEP = {"cuda": 65536, "cpu": 4096}  # tokens of a step
 CONTEXT = {"cuda": 1024, "cpu": 256}
+STEPS = 200  # of little text: in fewer a model hardly learns, so they read less each
 
 
 @dataclass(frozen=True)
@@ -61,28 +62,34 @@ def plan(characters: int, budget: float, device: Device, precision: Precision) -
     if characters < 1 or not budget > 0:
         raise RegardError("a plan needs some text and some time")
     there = max(1, characters // CHARACTERS)
+    enough = PASSES * there
     vocabulary = vocabulary_for("bpe", characters)
-    context = min(CONTEXT[device.kind], max(16, there // 8))
+    context = min(CONTEXT[device.kind], max(16, enough // STEPS))
+    step = context * max(1, min(STEP[device.kind], enough // STEPS) // context)
     tried: list[Choice] = []
     for depth in DEPTHS:
         config = replace(preset(f"regard-{depth}"), vocabulary=vocabulary, context=context)
-        choice = _choice(f"regard-{depth}", config, budget, device, precision)
+        choice = _choice(f"regard-{depth}", config, step, budget, device, precision)
         if choice is None:
             break
         tried.append(choice)
-        if choice.wanted > min(choice.possible, PASSES * there):
+        if choice.wanted > min(choice.possible, enough):
             break
     if not tried:
         raise RegardError(f"{device.name} has no room for the smallest model")
-    fine = [one for one in tried if one.wanted <= min(one.possible, PASSES * there)]
+    fine = [one for one in tried if one.wanted <= min(one.possible, enough)]
     chosen = fine[-1] if fine else tried[0]
     # What time is left is used, as long as the text is not read too often.
-    tokens = min(chosen.possible, PASSES * there)
-    step = STEP[device.kind]
-    steps = max(1, tokens // step)
+    steps = min(chosen.possible, enough) // step
+    if not steps:
+        lack = "text" if chosen.possible else "time"
+        raise RegardError(
+            f"there is not enough {lack} for one step of {step:,} tokens, which takes "
+            f"{chosen.seconds:.3g} s with {chosen.name}"
+        )
     return Plan(
         chosen,
-        tokens,
+        steps * step,
         steps,
         step,
         context,
@@ -95,11 +102,15 @@ def plan(characters: int, budget: float, device: Device, precision: Precision) -
 
 
 def _choice(
-    name: str, config: TransformerConfig, budget: float, device: Device, precision: Precision
+    name: str,
+    config: TransformerConfig,
+    step: int,
+    budget: float,
+    device: Device,
+    precision: Precision,
 ) -> Choice | None:
     """A size of model with as many rows at once as fit; nothing if not one does."""
-    rows = max(1, STEP[device.kind] // config.context)
-    parts = 1
+    rows, parts = step // config.context, 1
     while True:
         counted = jobs.train_step(config, Shape(rows, config.context), device.kind, precision)
         if counted.peak + device.fixed <= device.memory:
@@ -112,7 +123,7 @@ def _choice(
         name,
         counted.parameters,
         TOKENS_PER_PARAMETER * counted.parameters,
-        int(budget / seconds) * STEP[device.kind],
+        int(budget / seconds) * step,
         seconds,
         rows,
         counted.peak + device.fixed,
@@ -139,4 +150,6 @@ def _reasons(
         said.append(f"{over.name} would want {over.wanted:,} tokens: more than there is {lack} for")
     elif not all_tried:
         said.append("a larger one has no room on this device")
+    if PASSES * there < chosen.possible:
+        said.append("text and not time decides: what time is left would read the same again")
     return said

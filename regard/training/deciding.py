@@ -25,6 +25,7 @@ from regard.training.job import Answer, recompute
 from regard.training.objectives import Objective, criterion_of, objective_for
 from regard.training.optimizers import GENTLE, STEEP, peak_for
 from regard.training.precision import Precision, choose, computing
+from regard.training.room import enough, unfit
 from regard.training.schedules import warmup
 from regard.training.settings import Settings
 from regard.training.vectors import RATES
@@ -54,6 +55,7 @@ class Plan:
     train_tokens: int
     valid_tokens: int
     digest: str = ""  # of data and division
+    unfit: str = ""  # why there is no memory for it; then it can only be described
 
 
 @dataclass(frozen=True)
@@ -91,6 +93,11 @@ def decided(made: Made, device: torch.device) -> Plan:
     if training.epochs:
         training = replace(training, steps=_steps(feed, training.epochs))
         settings = replace(settings, training=training)
+    lacking = unfit(config, settings, device, precision)
+    rows = training.rows or int(bool(lacking))
+    if not rows:
+        with enough(device):
+            rows = _rows(config, objective, feed, settings, device, precision)
     steps = training.steps
     every = training.validate_every or min(steps, max(OFTEN, steps // 20))
     training = replace(
@@ -102,13 +109,13 @@ def decided(made: Made, device: torch.device) -> Plan:
         checkpoint_every=training.checkpoint_every or every,
         sample_every=training.sample_every or every,
         log_every=training.log_every or max(1, steps // 200),
-        rows=training.rows or _rows(config, objective, feed, settings, device, precision),
+        rows=rows,
     )
     usual = _steep(config) if optimizer.kind == "sgd" else _peak(config)
     optimizer = replace(optimizer, peak=optimizer.peak or usual)
     schedule = replace(settings.schedule, warmup=warmup(settings.schedule, steps))
     settings = replace(settings, training=training, optimizer=optimizer, schedule=schedule)
-    return _planned(made, settings, objective, device, feed)
+    return replace(_planned(made, settings, objective, device, feed), unfit=lacking)
 
 
 def _steep(config: Config) -> float:

@@ -7,6 +7,8 @@ import pytest
 from command_line import call, mistake, trained
 
 import regard
+from regard.commands.cost import short
+from regard.cost.device import device_named
 
 KEYS = {
     "parameters",
@@ -94,7 +96,23 @@ def test_an_ngram_run_has_a_price(tmp_path):
         (("gpt2-tiny", "--tokens", -1), "--tokens"),
         (("gpt2-tiny", "--train", "--generate", 5), "not both"),
         (("gpt2-tiny", "--device", "abacus"), "no device"),
-        (("gpt2-tiny", "--tokens", 100), "positions"),
+        (("gpt2-tiny", "--tokens", 100), "a context of 64 tokens"),
+        (("llama-tiny", "--tokens", 100_000), "a context of 64 tokens"),
+        (("llama-tiny", "--tokens", 60, "--generate", 5), "65 do not fit"),
+        (("captioner", "--tokens", 500), "a context of 64 tokens"),
+        (("t5-tiny", "--tokens", 4, "--source", 10_000), "10,000 do not fit"),
+        (("gpt2-tiny", "--tokens", 0), "--tokens must be at least 1"),
+        (("gpt2-tiny", "--generate", 0), "--generate must be at least 1"),
+        (("gpt2-tiny", "--source", 5), "leave out --source"),
+        (("captioner", "--source", 10), "leave out --source"),
+        (("gpt2-tiny", "--recompute"), "--train"),
+        (("gpt2-tiny", "--steps", 5), "--train"),
+        (("gpt2-tiny", "--table"), "leave out MODEL"),
+        (("gpt2-tiny", "--device", "cpu-0"), "no device is called 'cpu-0'"),
+        (("gpt2-tiny", "--processes", 4, "--batch", 3), "cannot share 3 rows"),
+        (("word2vec", "--batch", 3), "leave out --batch"),
+        (("runs/none",), "is not there"),
+        (("regard-999",), "from 1 to 128"),
         (("bert-tiny", "--generate", 5), "writes nothing"),
         (("ngram",), "trained run"),
         (("word2vec", "--generate", 3), "write nothing"),
@@ -103,6 +121,105 @@ def test_an_ngram_run_has_a_price(tmp_path):
 )
 def test_mistakes_are_one_sentence(arguments, word):
     assert word in mistake(call("cost", *arguments))
+
+
+def test_a_name_that_is_not_known_gets_a_few_others_and_not_all():
+    said = mistake(call("cost", "llama-9"))
+    assert "llama-3-8b" in said
+    assert "bert" not in said
+    assert "regard models" in mistake(call("cost", "xyzzy"))
+
+
+def test_a_text_without_a_limit_may_be_long():
+    assert counted("gru", "--tokens", 300)["tokens"] == 300
+
+
+RECIPE = """
+[model]
+preset = "llama-tiny"
+[tokenizer]
+vocabulary = 300
+[optimizer]
+kind = "sgd"
+[training]
+steps = 70
+context = 16
+tokens_per_step = 128
+rows = 4
+"""
+
+
+def test_a_recipe_is_priced_as_it_says(tmp_path):
+    (tmp_path / "mine.toml").write_text(RECIPE)
+    found = counted(tmp_path / "mine.toml", "--train")
+    assert (found["rows"], found["tokens"], found["parts_of_a_step"]) == (4, 16, 2)
+    assert found["vocabulary"] == 300
+    assert found["memory"]["optimizer"] == 0  # SGD remembers nothing
+    assert found["seconds_in_all"] == pytest.approx(70 * found["seconds"])
+    whole = counted(tmp_path / "mine.toml", "--train", "--batch", 8, "--steps", 2)
+    assert whole["products"] == found["products"]
+    assert whole["seconds_in_all"] == pytest.approx(2 * whole["seconds"])
+
+
+def test_rows_that_a_recipe_leaves_open_are_as_many_as_fit(tmp_path):
+    (tmp_path / "mine.toml").write_text(RECIPE.replace("rows = 4", ""))
+    small = device_named("cpu-2").to_json() | {"memory": 600_000}
+    (tmp_path / "small.json").write_text(json.dumps(small))
+    given = (tmp_path / "mine.toml", "--train", "--json", "--device", tmp_path / "small.json")
+    found = json.loads(call("cost", *given).out)
+    assert found["fits"]
+    assert 1 <= found["rows"] < 8
+    assert found["parts_of_a_step"] == -(-8 // found["rows"])
+
+
+def test_rows_that_are_read_twice_cost_twice_as_much(tmp_path):
+    once, twice = tmp_path / "once.toml", tmp_path / "twice.toml"
+    once.write_text(RECIPE)
+    twice.write_text(RECIPE + "consistency = 1.0\n")
+    prices = [counted(path, "--train")["products"] for path in (once, twice)]
+    assert prices[1] == 2 * prices[0]
+
+
+def test_a_recipe_that_leaves_the_vocabulary_open_is_told_so(tmp_path):
+    (tmp_path / "mine.toml").write_text(RECIPE.replace("vocabulary = 300", ""))
+    said = call("cost", tmp_path / "mine.toml", "--device", "cpu")
+    assert "vocabulary is that of the preset; the data decides" in said.out
+    assert counted("gpt2-124m", "--tokens", 4)["vocabulary"] == 50304
+
+
+def test_word_vectors_are_priced_by_a_step_of_training():
+    said = call("cost", "word2vec", "--tokens", 200, "--device", "cpu")
+    assert "a step of training, 1 row of 200 tokens" in said.out
+    found = counted("word2vec", "--tokens", 200)
+    assert found["work"] == "train"
+    assert found["tokens_per_second"] == pytest.approx(200 / found["seconds"])
+
+
+def test_what_is_counted_for_one_of_many_processes_says_so():
+    given = ("gpt2-tiny", "--train", "--tokens", 8, "--batch", 4, "--processes", 2)
+    assert counted(*given)["counted_for"] == "each of 2 processes"
+    said = call("cost", *given, "--device", "cpu")
+    assert "for each of 2 processes, 2 rows each" in said.out
+    assert "counted_for" not in counted(*given[:-2])
+
+
+@pytest.mark.parametrize("name", ["llama-tiny", "marian-tiny", "bert-tiny"])
+def test_a_folder_needs_no_weights_to_be_priced(tmp_path, name):
+    regard.save(regard.build(regard.preset(name)), tmp_path)
+    with_weights = counted(tmp_path, "--tokens", 4)
+    for path in tmp_path.glob("*.safetensors"):
+        path.unlink()
+    assert counted(tmp_path, "--tokens", 4) == with_weights
+
+
+def test_numbers_are_written_without_exponents():
+    assert [short(x) for x in (0.1234, 12.34, 999.4, 1250, 1e6)] == [
+        "0.123",
+        "12.3",
+        "999",
+        "1,250",
+        "1,000,000",
+    ]
 
 
 def test_a_machine_can_be_measured_in_a_moment(tmp_path, monkeypatch):
@@ -126,3 +243,19 @@ def test_a_machine_can_be_measured_in_a_moment(tmp_path, monkeypatch):
 
 def test_calibrating_for_no_time_is_a_mistake():
     assert "--seconds" in mistake(call("calibrate", "--seconds", 0))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        (("--device", "meta"), "--device must be one of auto, cpu, cuda"),
+        (("--device", "foo"), "--device must be one of auto, cpu, cuda"),
+        (("--device", "cpu", "--out", "file/mine.json"), "cannot write"),
+        (("--device", "cpu", "--out", "folder"), "is a folder"),
+    ],
+)
+def test_calibrating_says_what_is_wrong_before_it_measures(tmp_path, arguments, word, monkeypatch):
+    (tmp_path / "file").write_text("no folder")
+    (tmp_path / "folder").mkdir()
+    monkeypatch.setattr("regard.commands.calibrate.calibrate", None)
+    assert word in mistake(call("calibrate", *arguments))

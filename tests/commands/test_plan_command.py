@@ -31,6 +31,30 @@ def test_little_text_gives_a_small_model_that_reads_it_a_few_times():
     assert any("text" in reason for reason in found.reasons)
 
 
+@pytest.mark.parametrize("size", [1_000, 49_000, 400_000])
+def test_little_text_is_read_in_many_small_steps_and_not_too_often(size):
+    found = plan(size, 2 * HOUR, of_sheet("h200"), "bf16")
+    assert found.tokens == found.steps * found.tokens_per_step
+    assert found.passes == pytest.approx(found.tokens / (size // 4))
+    assert found.passes <= PASSES
+    assert found.steps >= (100 if size > 10_000 else 10)
+    assert any("text and not time decides" in reason for reason in found.reasons)
+
+
+def test_no_time_for_one_step_and_no_text_for_one_are_refused():
+    with pytest.raises(RegardError, match="not enough time for one step"):
+        plan(10**7, 0.001, device_named("cpu-2"), "float32")
+    with pytest.raises(RegardError, match="not enough text for one step"):
+        plan(8, HOUR, device_named("cpu-2"), "float32")
+
+
+def test_reasons_are_wrapped_at_the_width_of_the_terminal(tmp_path):
+    (tmp_path / "text.txt").write_text("the cat sat on the mat\n" * 1000)
+    said = call("plan", tmp_path / "text.txt", "--budget", "1m", "--device", "cpu")
+    reasons = said.out[said.out.index("because") : said.out.index("next:")]
+    assert max(map(len, reasons.splitlines())) <= 80
+
+
 def test_what_does_not_fit_at_once_is_taken_in_parts():
     wide = device_named("cpu-2")
     plenty, little = (

@@ -1,13 +1,18 @@
 """`regard train` says what it will cost first, and what it did cost at its end."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 from command_line import call, trained
 
 from regard.commands import foretelling
-from regard.cost.device import here, measured_folder
+from regard.cost import jobs
+from regard.cost.device import device_named, here, measured_folder
+from regard.cost.jobs import Shape
+from regard.cost.report import Asked, report
+from regard.models.presets import preset
 
 pytestmark = pytest.mark.usefixtures("foretells")
 
@@ -46,13 +51,55 @@ def test_a_dry_run_shows_the_whole_report(text):
         assert word in said.out
 
 
+def test_a_dry_run_tells_of_the_whole_step_and_of_all_steps(text):
+    given = ("--model", "llama-tiny", "--tokenizer", "char", "--dry-run", "--steps", 700, "--set")
+    settings = ("training.tokens_per_step=256", "training.context=32")
+    whole, halves = (
+        " ".join(call("train", text, *given, *settings, f"training.rows={rows}").out.split())
+        for rows in (8, 2)
+    )
+    assert "a step of training, 8 rows of 32 tokens" in whole
+    assert "a step of training, 4 parts of 2 rows of 32 tokens" in halves
+    assert "for 700 steps" in halves
+    products = [re.search(r"of which (\S+ \S) in products", said)[1] for said in (whole, halves)]
+    assert products[0] == products[1]
+
+
+def test_parts_of_a_step_add_up_to_the_step_as_it_is_traced_whole():
+    asked = Asked("train", Shape(2, 8), device_named("cpu-2"))
+    config = preset("llama-tiny")
+    found = foretelling.in_parts(report(config, asked), 3)
+    traced = jobs.train_step(config, asked.shape, parts=3).total
+    for name in ("products", "others", "read", "written"):
+        assert getattr(found.total, name) == pytest.approx(getattr(traced, name), rel=0.02)
+    assert found.tokens == 6 * 8
+    assert sum(part.products for part in found.parts) == found.total.products
+    assert found.seconds < 3 * report(config, asked).seconds  # the optimizer comes once
+
+
+def tell_of(monkeypatch, memory):
+    """A machine of so little memory."""
+    found = foretelling.device_named
+    small = lambda name: foretelling.replace(found(name), memory=memory)  # noqa: E731
+    monkeypatch.setattr(foretelling, "device_named", small)
+
+
 def test_a_run_that_will_not_fit_is_told_before(text, monkeypatch):
     monkeypatch.setattr(foretelling, "SHORT", 1)
-    found = foretelling.device_named
-    small = lambda name: foretelling.replace(found(name), memory=1000)  # noqa: E731
-    monkeypatch.setattr(foretelling, "device_named", small)
+    tell_of(monkeypatch, 1000)
     said = trained("run", text, "--model", "llama-tiny", "--tokenizer", "char", steps=2)
     assert "warning: a step is predicted to hold" in said.out
+    assert "not one row would fit" in " ".join(said.out.split())
+
+
+def test_a_short_run_of_chosen_rows_is_told_which_rows_would_fit(text, monkeypatch):
+    given = ("--model", "llama-tiny", "--tokenizer", "char")
+    tell_of(monkeypatch, 700_000)
+    said = trained("run", text, *given, settings=("training.rows=8",), steps=2)
+    rows = int(re.search(r"training\.rows=(\d+) would fit", " ".join(said.out.split()))[1])
+    assert 1 <= rows < 8
+    said = trained("other", text, *given, settings=(f"training.rows={rows}",), steps=2)
+    assert "would fit" not in said.out
 
 
 @pytest.mark.parametrize("threads", [1, 2])
