@@ -8,7 +8,7 @@ import tyro
 from rich.console import Console
 from rich.text import Text
 
-from regard.commands.names import check_writable
+from regard.commands.names import check_place, check_writable
 from regard.cost.calibrate import calibrate
 from regard.cost.device import COPY, measured_folder
 from regard.errors import RegardError
@@ -41,9 +41,10 @@ class Calibrate:
         if self.device.partition(":")[0] not in DEVICES:
             raise RegardError(f"--device must be one of {', '.join(DEVICES)}, not {self.device!r}")
         device = device_for(self.device)
-        if self.out and Path(self.out).is_dir():
-            raise RegardError(f"--out {self.out} is a folder; name the file to be written")
-        check_writable(Path(self.out) if self.out else measured_folder())
+        if self.out:
+            check_writable(Path(self.out))
+        else:
+            check_place(measured_folder())
         found = calibrate(
             device, self.seconds, lambda what: console.print(Text(f"measuring {what} …", "dim"))
         )
