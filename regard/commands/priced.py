@@ -65,8 +65,9 @@ class PricedJob:
         return min(wanted, max(1, self.config.context - new))
 
     def rows(self, tokens: int) -> tuple[int, int]:
-        """Rows of a step that are computed at once, and how often; of pairs they vary."""
-        step = self.training.tokens_per_step // tokens if self._is_text else 0
+        """Rows of a step that are computed at once, and how often; of pairs as if all were long."""
+        counts = self.settings is not None and self.settings.data.form != "images"
+        step = self.training.tokens_per_step // tokens if counts else 0
         rows = self.training.rows or max(1, step)
         return (min(rows, step), -(-step // rows)) if step else (rows, 1)
 

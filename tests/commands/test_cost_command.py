@@ -161,6 +161,14 @@ def test_a_recipe_is_priced_as_it_says(tmp_path):
     assert whole["seconds_in_all"] == pytest.approx(2 * whole["seconds"])
 
 
+def test_pairs_of_a_recipe_fill_its_step(tmp_path):
+    pairs = RECIPE.replace("llama-tiny", "marian-tiny") + "[data]\npairs = true\n"
+    assert "marian-tiny" in pairs
+    (tmp_path / "mine.toml").write_text(pairs)
+    found = counted(tmp_path / "mine.toml", "--train")
+    assert (found["rows"], found["tokens"], found["parts_of_a_step"]) == (4, 16, 2)
+
+
 def test_rows_that_a_recipe_leaves_open_are_as_many_as_fit(tmp_path):
     (tmp_path / "mine.toml").write_text(RECIPE.replace("rows = 4", ""))
     small = device_named("cpu-2").to_json() | {"memory": 600_000}
