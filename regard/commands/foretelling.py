@@ -124,14 +124,9 @@ def products_of(made: Plan) -> Products | None:
     return lambda rows, tokens, sources: once(readings * rows, tokens, sources)
 
 
-def foretold(made: Plan, processes: int = 1, *, untried: bool = False) -> Foretold | None:
-    """The prediction for a plan; none for what is not trained by steps, or only by few.
-
-    `untried`: somebody has said how many rows to compute at once, which may not fit; then the
-    memory of a short run is worth counting too.
-    """
-    worth = untried or made.settings.training.steps >= SHORT
-    given = asked_of(made, processes) if worth else None
+def foretold(made: Plan, processes: int = 1) -> Foretold | None:
+    """The prediction for a plan; none for what is not trained by steps, or only by few."""
+    given = asked_of(made, processes) if made.settings.training.steps >= SHORT else None
     if given is None:
         return None
     asked, parts = given

@@ -101,10 +101,7 @@ def carry_out(
                 found=found,
             )
             _tell_start(job, made, start, notes, again=run is not None)
-            untried = "rows" in (asked or {}).get("training", {})
-            told = None
-            if processes.first:
-                told = foretold(made, processes.count, untried=untried)
+            told = foretold(made, processes.count) if processes.first else None
             for event in (told.event(), warned(made, told), crowded(told)) if told else ():
                 if event:
                     job.sink.write({**event, "step": start.step, "time": start.seconds})

@@ -92,16 +92,6 @@ def test_a_run_that_will_not_fit_is_told_before(text, monkeypatch):
     assert "not one row would fit" in " ".join(said.out.split())
 
 
-def test_a_short_run_of_chosen_rows_is_told_which_rows_would_fit(text, monkeypatch):
-    given = ("--model", "llama-tiny", "--tokenizer", "char")
-    tell_of(monkeypatch, 700_000)
-    said = trained("run", text, *given, settings=("training.rows=8",), steps=2)
-    rows = int(re.search(r"training\.rows=(\d+) would fit", " ".join(said.out.split()))[1])
-    assert 1 <= rows < 8
-    said = trained("other", text, *given, settings=(f"training.rows={rows}",), steps=2)
-    assert "would fit" not in said.out
-
-
 @pytest.mark.parametrize("threads", [1, 2])
 def test_cores_that_others_use_are_told_before(text, monkeypatch, threads):
     monkeypatch.setattr(foretelling, "SHORT", 1)
