@@ -276,13 +276,11 @@ def _like(measured: str, threads: int) -> Device:
     found = _shipped(measured)
     factor = threads / int(measured.removeprefix("cpu-"))
     grids: dict[str, Any] = {name: _faster(getattr(found, name), factor) for name in GRIDS}
-    alone = {name: took for name, took in found.launch.items() if not name.endswith(THREADS)}
     return replace(
         found,
         name=f"cpu-{threads}",
         source=f"a guess by what {measured} can do, {found.source}; `regard calibrate` measures",
         memory=main_memory(),
-        launch=alone if threads == 1 else found.launch,
         **grids,
     )
 
