@@ -11,11 +11,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from regard.commands.foretelling import in_parts
 from regard.commands.priced import PricedJob, job_of
 from regard.cost import lookups
 from regard.cost.device import Device, device_named
 from regard.cost.jobs import Shape
+from regard.cost.parts import in_parts
 from regard.cost.report import Asked, Report, Work, advice, of_counted, report
 from regard.cost.roofline import roofline
 from regard.cost.table import markdown, sections

@@ -1,19 +1,18 @@
 """What a run will cost, told before it begins, and beside what was measured when it has ended."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
 import torch
 
-from regard.cost import jobs
 from regard.cost.device import device_named
 from regard.cost.jobs import Counted, Shape
+from regard.cost.parts import in_parts
 from regard.cost.predict import step_seconds
-from regard.cost.report import Asked, Part, Report, report
+from regard.cost.report import Asked, Report, counted_for, report
 from regard.cost.steps import of_any_length, of_one_length
-from regard.cost.trace import Total, total
 from regard.data.buckets import Buckets
 from regard.data.stream import Stream
 from regard.errors import RegardError
@@ -32,7 +31,6 @@ UNPRICED = NGramConfig | Word2VecConfig | BagConfig  # not trained by steps of p
 UNCOUNTED = (RegardError, RuntimeError, NotImplementedError)
 CROWDED = 3  # times as long with all threads as with one: then they only wait for each other
 SHORT = 100  # steps: to count what a shorter run costs takes longer than the run
-UPDATE = "(optimizer)"  # where the report puts what a step does once, however many parts it has
 
 
 @dataclass(frozen=True)
@@ -131,15 +129,7 @@ def foretold(made: Plan, processes: int = 1) -> Foretold | None:
         return None
     asked, parts = given
     try:
-        counted = jobs.train_step(
-            made.config,
-            asked.shape,
-            asked.device.kind,
-            asked.precision,
-            asked.optimizer,
-            checkpointed=asked.recompute,
-            criterion=asked.criterion,
-        )
+        counted = counted_for(made.config, asked, asked.shape)
     except UNCOUNTED:
         return None
     return Foretold(asked, counted, parts, step_seconds(counted, asked.device, parts))
@@ -152,41 +142,6 @@ def dry_report(made: Plan) -> tuple[Report, int] | None:
         return None
     asked, parts = given
     return in_parts(report(made.config, asked), parts), parts
-
-
-def in_parts(found: Report, parts: int) -> Report:
-    """The report of a step that takes so many times the rows, one part after the other.
-
-    The optimizer comes once; the memory, and what would fit, stay those of one part.
-    """
-    if parts == 1:
-        return found
-    together = found.seconds - found.prediction.seconds  # what processes add up, once
-    return replace(
-        found,
-        total=_in_parts(found.counted, parts),
-        seconds=step_seconds(found.counted, found.asked.device, parts) + together,
-        tokens=parts * found.tokens,
-        parts=tuple(sorted((_times(p, parts) for p in found.parts), key=lambda p: -p.seconds)),
-    )
-
-
-def _in_parts(counted: Counted, parts: int) -> Total:
-    """The sums of all parts; the least traffic is hardly more than one's: weights come once."""
-    one, more = counted.total, parts - 1
-    once = total(counted.of("optimizer"), counted.records, counted.alive)
-    return replace(  # each further part adds its gradients to those before
-        one,
-        products=one.products + more * (one.products - once.products),
-        others=one.others + more * (one.others - once.others + counted.parameters),
-        read=one.read + more * (one.read - once.read + 2 * counted.weights),
-        written=one.written + more * (one.written - once.written + counted.weights),
-    )
-
-
-def _times(part: Part, parts: int) -> Part:
-    times = 1 if part.place == UPDATE else parts
-    return Part(part.place, times * part.products, times * part.moved, times * part.seconds)
 
 
 def warned(made: Plan, told: Foretold) -> Mapping[str, Any] | None:

@@ -29,7 +29,6 @@ CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 SUFFIXES = {"K": 10, "M": 20, "G": 30}
 COPY = "aten::copy_"
 SHIPPED_CPU = "cpu-2"  # others are taken to be like it
-THREADS = ("shared", "byte")  # what threads of a CPU take to share an operation
 GRIDS = ("products", "batched", "attention", "attention_back", "recurrence", "traffic")
 
 

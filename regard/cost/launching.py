@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from regard.cost import jobs, real
-from regard.cost.device import THREADS, Device
+from regard.cost.device import Device
 from regard.cost.jobs import Counted, Shape
 from regard.cost.predict import How, host_counts, timed
 from regard.models.families import Config, named
@@ -32,6 +32,7 @@ CAUSES = {
     "write": ("call", "module"),
 }
 TIMES = 300  # steps at most
+THREADS = ("shared", "byte")  # what threads of a CPU take to share an operation
 
 
 class Sample(NamedTuple):

@@ -160,7 +160,7 @@ def report(config: Config, asked: Asked) -> Report:
         counted, whole, tokens = found.largest, found.total, asked.new * asked.shape.rows
         parts, apart = _parts_of(found, device)
     else:
-        counted = _counted(config, asked, asked.share)
+        counted = counted_for(config, asked, asked.share)
         prediction = predicted(counted, device, "train" if asked.work == "train" else "write")
         whole, tokens = counted.total, asked.shape.rows * asked.shape.tokens
         parts = _parts([(counted, 1.0)], device, "train" if asked.work == "train" else "write")
@@ -184,7 +184,8 @@ def of_counted(counted: Counted, asked: Asked) -> Report:
     return Report(asked, counted, counted.total, prediction, seconds, tokens, parts, fitting)
 
 
-def _counted(config: Config, asked: Asked, shape: Shape) -> Counted:
+def counted_for(config: Config, asked: Asked, shape: Shape) -> Counted:
+    """One pass over a batch of this shape, of training if that is asked for."""
     kind, precision = asked.device.kind, asked.precision
     if asked.work == "train":
         return jobs.train_step(
@@ -289,7 +290,7 @@ def _that_fit(config: Config, asked: Asked, first: Counted) -> Fitting:
 def _first(config: Config, asked: Asked, shape: Shape) -> Counted:
     """The job in another shape; of a generation, the prompt."""
     if asked.work != "generate":
-        return _counted(config, asked, shape)
+        return counted_for(config, asked, shape)
     kind, precision = asked.device.kind, asked.precision
     return jobs.write(config, shape, 0, kind, precision, room=shape.tokens + asked.new)
 

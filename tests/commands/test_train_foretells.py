@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -80,7 +81,7 @@ def test_parts_of_a_step_add_up_to_the_step_as_it_is_traced_whole():
 def tell_of(monkeypatch, memory):
     """A machine of so little memory."""
     found = foretelling.device_named
-    small = lambda name: foretelling.replace(found(name), memory=memory)  # noqa: E731
+    small = lambda name: replace(found(name), memory=memory)  # noqa: E731
     monkeypatch.setattr(foretelling, "device_named", small)
 
 
