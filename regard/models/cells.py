@@ -68,7 +68,8 @@ class Cell(nn.Module):
         # one direction.
         how = True, 1, 0.0, torch.is_grad_enabled(), False
         x = x.to(self.input.dtype)
-        begun = [part[None] for part in held]  # each (1, rows, hidden)
+        # Each (1, rows, hidden); cuDNN takes no piece of a larger tensor, as a decoder's start is.
+        begun = [part[None].contiguous() for part in held]
         if counts is None:
             y, *ends = self.kernel(x, _lone(begun), weights, *how, True)
             return y, tuple(part[0] for part in ends)
