@@ -5,7 +5,7 @@ here, as torch 2.11 to 2.13 make it; a test holds the operations of a CPU to tho
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -100,6 +100,45 @@ def _dropout_cuda(x: Tensor, p: float = 0.5, training: bool = True, inplace: boo
     if not training or not p or inplace:
         return F.dropout(x, p, training, inplace)
     return torch.native_dropout(x, p, True)[0]
+
+
+@torch.library.custom_op("regard::rms_norm", mutates_args=())
+def rms_norm(x: Tensor, weight: Tensor) -> list[Tensor]:
+    """A fused RMS norm: x normed, and for the way back a number for each vector; for meta tensors
+    only, for which torch writes it out, with copies in float32 that a GPU does not keep."""
+    raise NotImplementedError
+
+
+@rms_norm.register_fake
+def _(x: Tensor, weight: Tensor) -> list[Tensor]:
+    return [torch.empty_like(x), x.new_empty(x.shape[:-1], dtype=torch.float32)]
+
+
+@torch.library.custom_op("regard::rms_norm_backward", mutates_args=())
+def rms_norm_backward(grad: Tensor, x: Tensor, kept: Tensor, weight: Tensor) -> list[Tensor]:
+    """Its way back: the gradients of x and of the weight."""
+    raise NotImplementedError
+
+
+@rms_norm_backward.register_fake
+def _(grad: Tensor, x: Tensor, kept: Tensor, weight: Tensor) -> list[Tensor]:
+    return [torch.empty_like(x), torch.empty_like(weight)]
+
+
+rms_norm.register_autograd(
+    lambda ctx, grads: tuple(rms_norm_backward(grads[0], *ctx.saved_tensors)),
+    setup_context=lambda ctx, inputs, output: ctx.save_for_backward(
+        inputs[0], output[1], inputs[1]
+    ),
+)
+
+
+def _rms_norm_cuda(
+    x: Tensor, shape: Sequence[int], weight: Tensor | None = None, eps: float | None = None
+) -> Tensor:
+    if weight is None:
+        return F.rms_norm(x, list(shape), weight, eps)
+    return rms_norm(x, weight)[0]
 
 
 @torch.library.custom_op("regard::recurrence", mutates_args=())
@@ -223,6 +262,7 @@ KERNELS: dict[tuple[str, bool], Mapping[Any, Kernel]] = {
         partial(_attention, _fused_cuda),
         {
             F.dropout: _dropout_cuda,
+            F.rms_norm: _rms_norm_cuda,
             **{f: partial(_recurrent, f, None) for f in (torch.lstm, torch.gru, torch.rnn_tanh)},
         },
     ),

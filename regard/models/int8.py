@@ -7,7 +7,8 @@
 On a CPU the vectors are rounded too, each by its own largest entry, so that the sums are of whole
 numbers: a vector's result depends neither on its neighbours in the batch nor on the padding. On
 other devices, and on a CPU without the kernel, only the weights are int8 and the product is made
-in x's type: that saves memory, not time.
+in x's type. A GPU reads them as they are for up to 64 vectors (`int8_cuda.py`); for more they are
+written out first, which saves memory and not time.
 
 What decided (ms on one core of an AMD EPYC with avx512_vnni, by its CPU time; torch 2.13; weights
 not in the cache; rows 1 / 32 / 256):
@@ -37,6 +38,8 @@ from regard.errors import RegardError
 from regard.models.converted import M, converted
 
 MOST = 127  # int8 without -128, so that the range is the same on both sides of 0
+MOST_VECTORS = 64  # that a GPU's kernel takes at once
+KERNEL_TYPES = (torch.float32, torch.bfloat16, torch.float16)
 SMALLEST = torch.finfo(torch.float32).tiny  # what zeros are divided by
 
 
@@ -72,6 +75,10 @@ class Int8Linear(nn.Module):
                 "train the float model and quantise it, or call eval()"
             )
         if self.packed is None:
+            if x.is_cuda and (product := _product_on_gpus(x)):
+                vectors = x.reshape(-1, self.inputs)
+                y = product(vectors, self.weight, self.scale, self.bias)  # (vectors, out)
+                return y.view(*x.shape[:-1], self.outputs)
             weight = x.new_empty(self.weight.shape)  # the product's type, with no float32 between
             return F.linear(x, torch.mul(self.weight, self.scale[:, None], out=weight), self.bias)
         if x.dim() < 2:
@@ -151,6 +158,23 @@ def _largest(x: Tensor) -> Tensor:
     """Each vector's largest magnitude; (..., width) -> (..., 1). Zeros may be divided by it."""
     # abs().amax() and not a norm or aminmax: 12 µs against 181 and 146 for 128 rows of 512.
     return x.abs().amax(-1, keepdim=True).clamp_min_(SMALLEST)
+
+
+def _product_on_gpus(x: Tensor) -> Callable[..., Tensor] | None:
+    """The kernel for x (..., in) on a GPU, where there is one and it pays."""
+    few = 0 < x.numel() <= MOST_VECTORS * x.shape[-1]
+    return _fused() if few and x.dtype in KERNEL_TYPES and not x.is_meta else None
+
+
+@cache
+def _fused() -> Callable[..., Tensor] | None:
+    """The kernel, if Triton is there and what it builds computes what it should."""
+    try:
+        from regard.models import int8_cuda
+
+        return int8_cuda.product if int8_cuda.works() else None
+    except Exception:  # no Triton, or no compiler for it: the weights are written out as floats
+        return None
 
 
 # The CPU's kernel is FBGEMM's, by way of torch's quantised tensors. It takes a float matrix, a

@@ -8,7 +8,8 @@ import torch
 from regard.decoding.beam import search
 from regard.decoding.settings import Beam, Sampling
 from regard.decoding.writing import Writing
-from regard.models.int8 import quantise
+from regard.models import int8
+from regard.models.int8 import Int8Linear, quantise
 from regard.models.presets import preset
 from regard.models.transformer import Transformer, build
 
@@ -104,3 +105,37 @@ def test_eight_bit_weights_take_less_memory():
     linear = sum(p.numel() for n, p in module.named_parameters() if "block" in n and p.dim() == 2)
     saved = held(module) - held(small)
     assert saved > 3 * linear - module.config.vocabulary * module.config.width * 1.1
+
+
+SHAPES = [(1, 48, 33), (5, 512, 100), (16, 300, 301), (33, 2048, 64), (64, 7, 1), (65, 64, 40)]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("biased", [True, False])
+@pytest.mark.parametrize(("rows", "inputs", "outputs"), SHAPES)
+def test_a_product_with_eight_bit_weights_is_the_one_of_its_numbers(
+    rows, inputs, outputs, biased, dtype
+):
+    pytest.importorskip("triton")
+    assert int8._fused() is not None, "Triton is there, and its kernel is not used"
+    layer = Int8Linear(
+        torch.randn(outputs, inputs), torch.randn(outputs).to(dtype) if biased else None
+    ).cuda()
+    x = torch.randn(rows, inputs).to(dtype).cuda()
+    weight = layer.weight.double() * layer.scale.double()[:, None]
+    wanted = x.double() @ weight.T + (layer.bias.double() if biased else 0.0)
+    got = layer(x)
+    assert got.dtype == dtype
+    # The kernel adds in float32; with more than 64 rows the weights are rounded to x's type too.
+    rounding = {torch.float32: 1e-6, torch.bfloat16: 2**-8, torch.float16: 2**-11}[dtype]
+    size = (x.double().abs() @ weight.abs().T).amax() if rows > 64 else wanted.abs().amax()
+    assert (got.double() - wanted).abs().amax() <= rounding * size
+    assert torch.equal(layer(x[:, None])[:, 0], got)  # in any shape
+
+
+def test_a_product_with_eight_bit_weights_does_not_feel_its_neighbours():
+    pytest.importorskip("triton")
+    layer, x = Int8Linear(torch.randn(64, 1000)).cuda(), torch.randn(40, 1000).cuda()
+    together = layer(x)
+    assert torch.equal(torch.cat([layer(row[None]) for row in x]), together)
+    assert torch.equal(layer(x[:20]), together[:20])

@@ -1,0 +1,122 @@
+"""Int8 weights on a GPU: products and whole steps, beside bfloat16 weights.
+
+    python bench/int8.py [--models gpt2 llama-2-7b] [--rows 1 8 64]
+
+`fused` reads the int8 weights in the product (`models/int8_cuda.py`), `written out` makes bfloat16
+weights of them first, which is what a GPU without Triton does. Times of products are those of the
+kernels alone, replayed from a CUDA graph; times of steps contain the host's work. All are medians.
+"""
+
+import argparse
+import gc
+import json
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from statistics import median
+from unittest.mock import patch
+
+import torch
+from measure import machine
+from torch import nn
+from torch.nn import functional as F
+
+from regard.decoding.settings import Sampling
+from regard.decoding.writing import Writing
+from regard.models import int8
+from regard.models.int8 import Int8Linear, quantise
+from regard.models.presets import preset
+from regard.models.transformer import build
+
+SHAPES = ((768, 768), (768, 3072), (3072, 768), (768, 50257), (4096, 4096), (4096, 11008))
+COPIES = 128 << 20  # bytes of weights that a graph goes through, so that no cache holds them
+PROMPT, STEPS = 64, 40
+
+
+def kernels(run: Callable[[], object], times: int) -> float:
+    """Seconds of the kernels of one of `times` runs that a call makes."""
+    run()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        run()
+    found = []
+    for _ in range(20):
+        first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        first.record()
+        graph.replay()
+        last.record()
+        torch.cuda.synchronize()
+        found.append(first.elapsed_time(last) / 1e3 / times)
+    return median(found)
+
+
+@torch.inference_mode()
+def products(inputs: int, outputs: int, rows: int) -> dict[str, float]:
+    """Microseconds of one product."""
+    times = max(2, COPIES // (inputs * outputs))
+    weights = torch.randn(times, outputs, inputs, device="cuda", dtype=torch.bfloat16)
+    small = [Int8Linear(weight).cuda() for weight in weights]
+    x = torch.randn(rows, inputs, device="cuda", dtype=torch.bfloat16)
+
+    def eight() -> None:
+        for layer in small:
+            layer(x)
+
+    found = {"bfloat16": kernels(lambda: [F.linear(x, weight) for weight in weights], times)}
+    found["fused"] = kernels(eight, times)
+    with patch.object(int8, "_fused", return_value=None):
+        found["written out"] = kernels(eight, times)
+    return {name: 1e6 * seconds for name, seconds in found.items()}
+
+
+def step(module: nn.Module, rows: int) -> float:
+    """Milliseconds of a step of so many rows behind a short prompt."""
+    asked = [Sampling(limit=PROMPT + STEPS, temperature=0.0, banned=(2,))] * rows
+    context = module.config.context  # type: ignore[union-attr]
+    writing = Writing.begin(module, [[5] * PROMPT] * rows, asked, context=context, device="cuda")  # type: ignore[arg-type]
+    for _ in range(3):
+        writing.step()
+    found = []
+    for _ in range(STEPS - 3):
+        begin = time.perf_counter()
+        writing.step()  # its tokens come to the host: nothing is left to wait for
+        found.append(time.perf_counter() - begin)
+    return 1e3 * median(found)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--models", nargs="*", default=["gpt2", "llama-2-7b"])
+    parser.add_argument("--rows", type=int, nargs="*", default=[1, 8, 64])
+    asked = parser.parse_args()
+    results: dict[str, dict[str, float]] = {}
+
+    def told(name: str, found: dict[str, float]) -> None:
+        results[name] = {key: round(value, 2) for key, value in found.items()}
+        print(f"{name:36}" + "".join(f"{key} {value:9.2f}   " for key, value in found.items()))
+
+    print(machine())
+    for inputs, outputs in SHAPES:
+        for rows in asked.rows:
+            told(f"{rows} × {inputs} → {outputs}, µs", products(inputs, outputs, rows))
+    for name in asked.models:
+        module = build(replace(preset(name), dropout=0.0, attention_dropout=0.0), "cuda")
+        module = module.to(torch.bfloat16).eval().requires_grad_(False)
+        held = torch.cuda.memory_allocated()
+        small = quantise(module)
+        sizes = {"bfloat16": held / 2**20, "int8": (torch.cuda.memory_allocated() - held) / 2**20}
+        told(f"{name}, MiB", sizes)
+        for rows in asked.rows:
+            found = {"bfloat16": step(module, rows), "fused": step(small, rows)}
+            with patch.object(int8, "_fused", return_value=None):
+                found["written out"] = step(small, rows)
+            told(f"{name}, {rows} rows, ms", found)
+        del module, small
+        gc.collect()
+        torch.cuda.empty_cache()
+    print(json.dumps({"machine": machine(), **results}))
+
+
+if __name__ == "__main__":
+    main()
