@@ -66,6 +66,14 @@ class Grid:
             found += weight * math.log(self.rates[place])
         return math.exp(found)
 
+    def beyond(self, size: float) -> float:
+        """The best rate at this size or any larger, of a single axis.
+
+        A small copy takes long on a GPU because it is begun at all, not because of where it lies.
+        """
+        further = zip(self.axes[0], self.rates, strict=True)
+        return max(self.at(size), *(rate for point, rate in further if point > size), 0.0)
+
 
 def _between(axis: Sequence[int], size: float) -> list[tuple[int, float]]:
     """The neighbours of a size on an axis, and how much each counts."""

@@ -67,7 +67,7 @@ class Prediction:
 def taken(record: Record, device: Device, how: How, places: Sequence[Touched]) -> Taken:
     """What one operation takes, once it has begun."""
     memory = device.traffic[COPY]
-    comes = sum(size / memory.at(max(distance, 1)) for size, distance in places)
+    comes = sum(size / memory.beyond(max(distance, 1)) for size, distance in places)
     if record.executed:
         largest = max(places[: len(record.reads)], default=(0, 0.0))
         least = record.executed / _of(device.products, _kind(record)).best

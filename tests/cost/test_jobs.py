@@ -67,6 +67,28 @@ def test_mixed_precision_multiplies_in_half_and_normalises_in_full():
     assert kinds["native_layer_norm"] == kinds["_fused_adamw_"] == {torch.float32}
 
 
+def test_a_gpu_keeps_of_an_rms_norm_what_was_normed_and_a_number_for_each_vector():
+    llama = replace(small("llama-3-8b"), norm="rms")
+    kept = {
+        layers: jobs.train_step(
+            replace(llama, layers=layers, attention_bias=False),
+            Shape(4, 16),
+            "cuda",
+            "bf16-weights",
+        )
+        for layers in (1, 2)
+    }
+    norms = {n: [r for r in found.records if "rms_norm" in r.name] for n, found in kept.items()}
+    assert len(norms[2]) - len(norms[1]) == 4  # two norms a layer, there and back
+    vectors, width = 4 * 16, llama.width
+    for record in norms[1]:
+        there = not record.name.endswith("_backward")
+        # There x and the weight come and y goes, back also the number of each vector.
+        whole, once = (2 * vectors, 1) if there else (3 * vectors, 2)
+        assert record.read + record.written == (whole + once) * width * 2 + vectors * 4
+        assert record.dtype == torch.bfloat16
+
+
 def test_mixed_precision_casts_the_weights_for_each_token_that_is_written():
     one, three = (
         jobs.write(small("gpt2"), Shape(1, 4), new, "cuda", "bf16", room=7) for new in (1, 3)

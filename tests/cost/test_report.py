@@ -97,6 +97,20 @@ def test_a_recurrence_takes_its_steps_one_after_another():
     assert taken(first, known, "write", []).seconds == pytest.approx(first.executed * 7 / RATE)
 
 
+def test_what_was_touched_just_before_comes_no_slower_than_from_far_away():
+    # On a GPU a small copy takes long because it is begun, not because of where it lies.
+    traffic = {"aten::copy_": Grid(((1000, 10**6, 10**9),), (MOVED / 1000, MOVED, MOVED / 2))}
+    device = replace(PLAIN, traffic=traffic)
+    counted = jobs.train_step(small("gpt2"), Shape(2, 8))
+    record = next(r for r in counted.of("optimizer") if r.name == "aten::_fused_adamw_")
+    size = record.read + record.written
+    alone = size / traffic["aten::copy_"].at(size)
+    times = {10: size / MOVED, 10**6: size / MOVED, 10**9: 2 * size / MOVED}
+    for distance, comes in times.items():
+        found = taken(record, device, "train", [(size, distance)])
+        assert found.seconds == pytest.approx(max(comes, alone))
+
+
 def test_what_lies_far_is_multiplied_at_the_rate_of_what_lies_far():
     counted = jobs.step(small("gpt2"), Shape(2, 8))
     record = next(r for r in counted.records if r.name == "aten::mm")
