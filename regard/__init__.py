@@ -1,11 +1,16 @@
 """Regard: sequence models from n-grams to Transformers, trained, measured, looked into, served."""
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from regard.errors import RegardError
-from regard.inspection.tape import record
-from regard.loading import Model, ensemble, load, save
-from regard.models.config import TransformerConfig
-from regard.models.families import build
-from regard.models.families import named as preset
+
+if TYPE_CHECKING:
+    from regard.inspection.tape import record
+    from regard.loading import Model, ensemble, load, save
+    from regard.models.config import TransformerConfig
+    from regard.models.families import build
+    from regard.models.families import named as preset
 
 __all__ = [
     "Model",
@@ -19,3 +24,28 @@ __all__ = [
     "save",
 ]
 __version__ = "0.1.0"
+
+# Where each name comes from. They are imported when they are asked for: torch takes a second or
+# two, in which the command must already know what to do with Ctrl-C.
+HOMES = {
+    "Model": ("loading", "Model"),
+    "TransformerConfig": ("models.config", "TransformerConfig"),
+    "build": ("models.families", "build"),
+    "ensemble": ("loading", "ensemble"),
+    "load": ("loading", "load"),
+    "preset": ("models.families", "named"),
+    "record": ("inspection.tape", "record"),
+    "save": ("loading", "save"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in HOMES:
+        raise AttributeError(f"module 'regard' has no attribute {name!r}")
+    module, known_there = HOMES[name]
+    found = globals()[name] = getattr(import_module(f"regard.{module}"), known_there)
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *HOMES})

@@ -1,5 +1,29 @@
-"""`python -m regard` is the `regard` command."""
+"""`regard` and `python -m regard`: the command line, which may be left while it is being loaded."""
 
-from regard.cli import main
+import os
+import sys
 
-main()
+
+def main() -> None:
+    """Load the command line, which takes a second or two, and run it."""
+    open_streams()
+    try:
+        from regard.cli import main as run
+    except KeyboardInterrupt:
+        print("\ninterrupted", file=sys.stderr)
+        sys.exit(130)
+    run()
+
+
+def open_streams() -> None:
+    """Standard streams that came closed, as under some daemons: nothing to read, nowhere to write.
+
+    Else the next file that is opened would have their number, and what is printed would go there.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
+
+
+if __name__ == "__main__":
+    main()

@@ -13,8 +13,9 @@ class RegardError(Exception):
 class Problems:
     """Collects everything that is wrong with one input, then raises it together."""
 
-    def __init__(self, subject: str) -> None:
-        self.subject = subject
+    def __init__(self, subject: str, listed: int = LISTED) -> None:
+        """`listed`: so many are named one by one, the others counted."""
+        self.subject, self.listed = subject, listed
         self.found: list[str] = []
 
     def require(self, condition: bool, otherwise: str) -> None:
@@ -30,9 +31,9 @@ class Problems:
         if len(self.found) == 1:
             raise RegardError(f"{self.subject}: {self.found[0]}")
         if self.found:
-            lines = "".join(f"\n  - {problem}" for problem in self.found[:LISTED])
-            if len(self.found) > LISTED:
-                lines += f"\n  - and {len(self.found) - LISTED} more"
+            lines = "".join(f"\n  - {problem}" for problem in self.found[: self.listed])
+            if len(self.found) > self.listed:
+                lines += f"\n  - and {len(self.found) - self.listed} more"
             raise RegardError(f"{self.subject}: {len(self.found)} problems{lines}")
 
 

@@ -18,10 +18,10 @@ from regard.decoding.embedding import Pool, embedded
 from regard.decoding.ensemble import together
 from regard.decoding.filling import Filling, filled
 from regard.decoding.scoring import Score, scored
-from regard.decoding.settings import TARGET, TEXT, Beam, Sampling, Signs
+from regard.decoding.settings import TARGET, TEXT, Beam, Sampling, Signs, require_whole
 from regard.decoding.speaker import Given, Speaker
 from regard.decoding.translating import Translation, least_risky, translated
-from regard.errors import RegardError
+from regard.errors import Problems, RegardError
 from regard.interchange.huggingface import load_folder, save_folder
 from regard.models import families
 from regard.models.caption_config import CaptionConfig
@@ -36,6 +36,7 @@ from regard.training.runs import Run, is_run, open_run
 USUAL = Sampling()
 BEAMS = 5  # of a translation
 KNOWN = (str, Sequence, Tensor, np.ndarray)  # what is there at once; other iterables may be endless
+ARGUMENTS = {"limit": "max_tokens", "beams": "beam", "n_best": "n"}
 TYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
 
@@ -90,15 +91,16 @@ class Model:
         # What is no list is left to the settings, which refuse it.
         banned = tuple(banned) if isinstance(banned, Iterable) else banned
         asked = Sampling(
-            max_tokens,
-            temperature,
-            top_k,
-            top_p,
-            min_p,
-            repetition_penalty,
-            banned,
-            seed,
-            logprobs,
+            limit=max_tokens,
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            min_p=min_p,
+            repetition_penalty=repetition_penalty,
+            banned=banned,
+            seed=seed,
+            logprobs=logprobs,
+            named=_argument,
         )
         given = _several(prompts)
         if not beam:
@@ -110,7 +112,7 @@ class Model:
                 "and draft, and say n and banned in the Beam if there is one"
             )
         if not isinstance(beam, Beam):
-            beam = Beam(beams=beam, n_best=n, banned=banned)
+            beam = Beam(beams=beam, n_best=n, banned=banned, named=_argument)
         answers = search_all(self.speaker, given, beam, max_tokens)
         return [one for answer in answers for one in answer]
 
@@ -159,7 +161,7 @@ class Model:
         beam: Beam | int = BEAMS,
         *,
         rows: int = 32,
-        limit: int = 0,
+        max_tokens: int = 0,
         prefix: Given = "",
         mbr: int = 0,
         temperature: float = 1.0,
@@ -174,7 +176,7 @@ class Model:
             texts,
             beam,
             rows=rows,
-            limit=limit,
+            max_tokens=max_tokens,
             prefix=prefix,
             mbr=mbr,
             temperature=temperature,
@@ -188,7 +190,7 @@ class Model:
         beam: Beam | int = BEAMS,
         *,
         rows: int = 32,
-        limit: int = 0,
+        max_tokens: int = 0,
         prefix: Given = "",
         mbr: int = 0,
         temperature: float = 1.0,
@@ -200,12 +202,15 @@ class Model:
         if mbr:
             if beam != BEAMS or not isinstance(prefix, str) or prefix:
                 raise RegardError("mbr draws and does not search: leave out beam and prefix")
-            asked = Sampling(limit, temperature, seed=seed)
-            return least_risky(self.speaker, lines, asked, samples=mbr)
+            asked = Sampling(max_tokens, temperature, seed=seed, named=_argument)
+            return least_risky(self.speaker, lines, asked, samples=mbr, rows=rows)
         if (temperature, seed) != (USUAL.temperature, USUAL.seed):
             raise RegardError("a beam search draws nothing: temperature and seed are for mbr")
-        chosen = beam if isinstance(beam, Beam) else Beam(beams=beam)
-        return translated(self.speaker, lines, chosen, rows=rows, limit=limit, prefix=prefix)
+        chosen = beam if isinstance(beam, Beam) else Beam(beams=beam, named=_argument)
+        problems = Problems("translate")
+        require_whole(problems, "max_tokens", max_tokens, 0)
+        problems.report()
+        return translated(self.speaker, lines, chosen, rows=rows, limit=max_tokens, prefix=prefix)
 
     def score(
         self, texts: str | Sequence[Given], *, sources: str | Sequence[Given] | None = None
@@ -221,6 +226,11 @@ class Model:
     def embed(self, texts: str | Sequence[Given], pool: Pool = "mean") -> Tensor:
         """A vector for each text, (texts, width)."""
         return embedded(self.speaker, _several(texts), pool=pool)
+
+
+def _argument(setting: str) -> str:
+    """A search's setting as the argument that it was given by."""
+    return ARGUMENTS.get(setting, setting)
 
 
 def _several(given: Any) -> list[Given]:
@@ -246,14 +256,22 @@ def _signs(extra: Mapping[str, Any], config: Config) -> Signs:
     ends = extra.get("eos_token_id")
     if ends is None:
         return signs_of(config)
-    several = tuple(ends) if isinstance(ends, list) else (ends,)
-    if not several or not all(isinstance(end, int) for end in several):
-        raise RegardError(f"config.json has no usable eos_token_id: {ends!r:.40}")
     both = config.kind == "encoder-decoder"
-    pad = extra.get("pad_token_id")
-    begin = extra.get("decoder_start_token_id" if both else "bos_token_id")
-    never = (int(pad),) if pad is not None and pad not in several else ()
-    return Signs(several[0] if begin is None else int(begin), several, never)
+    starts = "decoder_start_token_id" if both else "bos_token_id"
+    several = tuple(ends) if isinstance(ends, list) else (ends,)
+    pad, begin = extra.get("pad_token_id"), extra.get(starts)
+    pads = () if pad in (None, -1) else (pad,)  # some files say -1 for none
+    problems = Problems("config.json")
+    named = {"eos_token_id": several, "pad_token_id": pads}
+    named |= {} if begin is None else {starts: (begin,)}
+    for name, ids in named.items():
+        known = [type(one) is int and 0 <= one < config.vocabulary for one in ids]
+        usual = f"{name} must be a token's number, 0 to {config.vocabulary - 1:,}"
+        problems.require(all(known), f"{usual}, not {extra.get(name)!r:.40}")
+    problems.require(bool(several), "eos_token_id must not be an empty list")
+    problems.report()
+    never = tuple(one for one in pads if one not in several)
+    return Signs(several[0] if begin is None else begin, several, never)
 
 
 def speaker_of(run: Run) -> Speaker:
@@ -293,6 +311,11 @@ def load(
         model = _of_run(open_run(folder, usable(device)))
         if isinstance(model.module, families.Network):  # counts have the numbers they have
             model.module.to(dtype)
+    elif not (folder / "config.json").is_file():
+        raise RegardError(
+            f"{folder} is no run (it has no run.toml) and no Hugging Face folder (it has no "
+            "config.json); name one of these"
+        )
     else:
         model = Model(*load_folder(folder, usable(device), dtype))
     return replace(model, module=_converted(model.module, int8, fast))

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from regard.commands.given import check_texts, given_texts
-from regard.commands.names import check_writable
+from regard.commands.names import STREAM, check_writable
 from regard.commands.printing import note_unknown, put
 from regard.decoding.embedding import Pool, embedded
 from regard.errors import RegardError
@@ -65,7 +65,7 @@ class Embed:
     def run(self, console: Console) -> None:
         check_texts(self.texts, self.file)
         if self.out:
-            _check_out(Path(self.out))
+            _check_out(Path(self.out), self.file or STREAM)
         speaks = speaker_of(open_run(Path(self.path), device_for(self.device)))
         texts = given_texts(self.texts, self.file)
         read = [speaks.ids(text, source=speaks.reads) for text in texts]
@@ -81,11 +81,11 @@ class Embed:
         note_unknown(sum(map(speaks.unknown, read)), f"the {sum(map(len, read)):,} tokens")
 
 
-def _check_out(path: Path) -> None:
-    """Say before the work that a file cannot be written."""
+def _check_out(path: Path, read: str) -> None:
+    """Say before the work that a file cannot be written, nor what is `read` be written over."""
     if path.suffix.lower() not in SUFFIXES:
         raise RegardError(f"--out must end in {', '.join(SUFFIXES)}, but is {path}")
-    check_writable(path)
+    check_writable(path, read)
 
 
 def write(path: Path, texts: Sequence[str], vectors: Vectors) -> None:

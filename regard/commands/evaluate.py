@@ -115,6 +115,8 @@ class Evaluate:
             assert isinstance(run.module, Transformer)
             run = replace(run, module=quantise(run.module))
         scores, warnings = self._measured(run, given)
+        if scores.tokens and scores.loss is not None and math.isnan(scores.loss):
+            raise RegardError(f"{self.path} gives no numbers (NaN); its weights are damaged")
         if plain is not None:
             how = f"{scores.rules}; int8 weights: {change(plain, scores)}"
             scores = replace(scores, rules=how, plain_perplexity=plain.perplexity)
@@ -161,7 +163,7 @@ class Evaluate:
         problems.require(self.beam > 0, f"--beam must be at least 1, not {self.beam}")
         problems.report()
         if self.written:
-            check_writable(Path(self.written))
+            check_writable(Path(self.written), *(self.data or self.pairs))
         return readable(self.data or self.pairs)
 
     def _encoded(self, run: Run, given: Names) -> tuple[EncodedPairs, Counts]:

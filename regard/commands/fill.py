@@ -32,8 +32,11 @@ class Fill:
 
     path: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")]
     """The folder of a run that was trained to fill gaps."""
-    text: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="TEXT")]
-    """The text with its gaps; - reads standard input."""
+    text: Annotated[
+        tyro.conf.Positional[str],
+        tyro.conf.arg(metavar="TEXT", help_behavior_hint="(default: standard input)"),
+    ] = STREAM
+    """The text with its gaps."""
     top: Annotated[int, tyro.conf.arg(metavar="N")] = 5
     """List so many candidates of each gap."""
     device: Annotated[str, tyro.conf.arg(metavar="NAME")] = "auto"

@@ -32,7 +32,7 @@ CONTINUES = "Type a text and the model goes on from there; an empty line begins 
 TRANSLATES = "Type a line and the model writes from it as its source."
 HELP = """The seed moves on each time, so the same line gives another text; Ctrl-C stops one.
   :temperature 0.5   changes a setting (as do :max-tokens, :top-k, :top-p, :min-p, :seed, …)
-  :settings          shows them
+  :temperature       shows one, and :settings all
   :quit              ends, as Ctrl-D does"""
 USUAL: dict[str, Any] = {  # where nothing is said, which is not the same as saying this
     "temperature": 0.8,
@@ -45,6 +45,8 @@ USUAL: dict[str, Any] = {  # where nothing is said, which is not the same as say
 }
 SEARCHING = ("length_penalty",)
 DRAWING = tuple(name for name in USUAL if name not in SEARCHING)
+TRANSLATED = "this model translates; `regard translate --beam` searches"
+FULL = "the model's context is full; a longer text needs a longer context"
 ONLY_DRAWN = "is for drawing; a beam search (--beam) has none"
 CHANGEABLE: dict[str, type[int] | type[float]] = {
     "n": int,
@@ -82,7 +84,8 @@ class Generate:
         tyro.conf.Positional[str | None],
         tyro.conf.arg(metavar="PROMPT", help_behavior_hint="(default: standard input)"),
     ] = None
-    """The text to go on from; - reads standard input, "" begins a text."""
+    """The text to go on from; - reads standard input, "" begins a text; behind -- it may begin
+    with -."""
     n: Annotated[int, tyro.conf.arg(metavar="N")] = 1
     """So many texts, side by side; the i-th is drawn with seed + i."""
     max_tokens: Annotated[int, tyro.conf.arg(metavar="N", aliases=["--tokens"])] = 200
@@ -131,10 +134,13 @@ class Generate:
         device = device_for(self.device)
         model = load(self.path, device, int8=self.int8, fast=True)
         model.speaker.require("decoder", "encoder-decoder", who=self.path, what="write texts")
+        model.speaker.require_text(self.path)
         draft = self._draft(model.speaker, device) if self.draft else None
         if self.prompt is None and sys.stdin.isatty():
-            Conversation(asked, model, draft).run()
-            return
+            if sys.stdout.isatty():
+                Conversation(asked, model, draft).run()
+                return
+            note("type a prompt; Ctrl-D ends it")
         piped = self.prompt is None or self.prompt == STREAM
         asked.write(model, draft, standard_input() if piped else self.prompt or "")
 
@@ -174,7 +180,7 @@ class Generate:
         if self.tree and not self.beam:
             raise RegardError("--tree tells of a beam search; ask for one with --beam")
         if self.tree:
-            check_writable(Path(self.tree))
+            check_writable(Path(self.tree), STREAM)
         if not self.beam:
             return
         for name in ("logprobs", "draft", "stop"):
@@ -208,7 +214,7 @@ class Generate:
 
     def _searched(self, model: Model, prompt: str) -> list[Written]:
         if model.speaker.reads:
-            raise RegardError("this model translates; `regard translate --beam` searches")
+            raise RegardError(TRANSLATED)
         found = model.generate([prompt], max_tokens=self.max_tokens, beam=self._searching())
         if self.tree:
             with tree_file(self.tree) as file:
@@ -235,7 +241,7 @@ class Generate:
                 end = piece.end
             put("\n")
             if end == "room":
-                note("the model's context is full; a longer text needs a longer context")
+                note(FULL)
 
     def _show(self, model: Model, prompt: str, texts: list[Written]) -> None:
         """Whole texts, with their tokens if asked for."""
@@ -248,6 +254,8 @@ class Generate:
             put(("---\n" if index else "") + before + one.text + "\n")
             if self.logprobs is not None and model.tokenizer is not None:
                 put(_table(model.tokenizer, one))
+        if any(one.end == "room" for one in texts):
+            note(FULL)
 
 
 def in_turn(stream: Continuation, texts: int) -> Iterator[Iterator[Piece]]:
@@ -352,13 +360,17 @@ class Conversation:
 
     def _command(self, words: list[str]) -> None:
         known = {name.replace("_", "-"): name for name in CHANGEABLE}
+        shown = {said: f"{said}={getattr(self.asked, name)}" for said, name in known.items()}
+        known |= {"tokens": "max_tokens", "top": "top_k"}  # as they may be typed
         if words == ["settings"]:
-            print(
-                "  ".join(f"{shown}={getattr(self.asked, name)}" for shown, name in known.items())
-            )
+            print("  ".join(shown.values()))
+        elif len(words) == 1 and words[0] in known:
+            print(shown[known[words[0]].replace("_", "-")])
         elif len(words) == 2 and words[0] in known:
             changed = _changed(self.asked, known[words[0]], words[1])
             changed.check()
+            if changed.beam and self.model.speaker.reads:
+                raise RegardError(TRANSLATED)
             self.asked = changed
         else:
             if words and words[0] != "help":

@@ -22,7 +22,7 @@ def given_texts(texts: Sequence[str], file: str) -> list[str]:
         return list(texts)
     if file and file != STREAM:
         return _file_lines(file)
-    whole = standard_input().removeprefix("\ufeff")
+    whole = standard_input()
     if not whole:
         raise RegardError("there is no text in standard input")
     return [line.removesuffix("\r") for line in whole.split("\n")]

@@ -2,13 +2,15 @@
 
 import glob
 import os
+import stat
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from regard.data.tokens import cache_folder
 from regard.errors import RegardError
-from regard.text.sources import spool
+from regard.text.sources import check_text, spool
 from regard.training.setup import BUILT_IN
 
 STREAM = "-"
@@ -21,8 +23,12 @@ def option(setting: str) -> str:
 
 
 def standard_input() -> str:
-    """All of standard input as text, without its last newline; broken UTF-8 as lone surrogates."""
-    return sys.stdin.buffer.read().decode("utf-8", "surrogateescape").removesuffix("\n")
+    """All of standard input as text, without its last newline and a leading mark; broken UTF-8 as
+    lone surrogates."""
+    read = sys.stdin.buffer.read()
+    check_text(read, "standard input")
+    text = read.decode("utf-8-sig", "surrogateescape")
+    return text.removesuffix("\n").removesuffix("\r")
 
 
 def readable(names: Sequence[str]) -> tuple[str, ...]:
@@ -52,11 +58,25 @@ def _absolute(name: str) -> str:
     return str(path.absolute())
 
 
-def check_writable(path: Path) -> None:
-    """Say that no file can be written at `path` before the work, not behind it."""
+def check_writable(path: Path, *read: str) -> None:
+    """Say that no file can be written at `path` before the work, not behind it.
+
+    Nor can one that is `read` in the work, by its name or as standard input.
+    """
     if os.path.isdir(path):
         raise RegardError(f"{path} is a folder; name a file to write to")
+    if any(_same(path, name) for name in read):
+        raise RegardError(f"{path} is read here, and would be lost; name another file to write to")
     check_place(path)
+
+
+def _same(path: Path, name: str) -> bool:
+    """Whether a name, or standard input, is the file at this path."""
+    with suppress(OSError, ValueError):  # there is none, or standard input is no file
+        there = path.stat()
+        given = os.fstat(sys.stdin.fileno()) if name == STREAM else Path(name).expanduser().stat()
+        return stat.S_ISREG(there.st_mode) and os.path.samestat(there, given)
+    return False
 
 
 def check_place(path: Path) -> None:

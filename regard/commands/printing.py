@@ -6,6 +6,7 @@ import sys
 from rich.console import Console
 from rich.text import Text
 
+from regard.errors import RegardError
 from regard.training.formats import literal
 
 
@@ -13,8 +14,13 @@ def put(text: str) -> None:
     """Write to standard output at once."""
     if sys.stdout.isatty():
         text = "\t".join(literal(part) for part in text.split("\t"))
-    sys.stdout.write(text)
-    sys.stdout.flush()
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:  # nobody reads any more, which is no mistake
+        raise
+    except OSError as error:
+        raise RegardError(f"cannot write to standard output: {error.strerror or error}") from None
 
 
 def finite(number: float) -> float | None:

@@ -135,7 +135,7 @@ class LearnTokenizer:
     def run(self, console: Console) -> None:
         if not self.data:
             raise RegardError("name some text to learn from: files, folders, globs, or -")
-        check_writable(Path(self.out))
+        check_writable(Path(self.out), *self.data)
         stages = Stages(console)
         with stages.stage("reading") as progress:
             texts = gather(readable(self.data), held_out=0.0, progress=progress)

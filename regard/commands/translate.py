@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO
+from typing import Annotated, Any, BinaryIO, TextIO
 
 import tyro
 from rich.console import Console
@@ -21,13 +21,21 @@ from regard.commands.given import one_line
 from regard.commands.names import STREAM, check_writable, option
 from regard.commands.printing import note, note_unknown, put
 from regard.commands.trees import tree_file, tree_line
+from regard.decoding.continuing import MOST_TEXTS
 from regard.decoding.ensemble import together
-from regard.decoding.settings import Beam, Sampling
+from regard.decoding.settings import Beam, Sampling, require_whole
 from regard.decoding.speaker import Speaker
-from regard.decoding.translating import WINDOW, Translation, least_risky, translated
+from regard.decoding.translating import (
+    WINDOW,
+    Translation,
+    check_sources,
+    least_risky,
+    translated,
+)
 from regard.errors import Problems, RegardError
 from regard.loading import load
 from regard.text import sources
+from regard.text.sources import check_text
 from regard.training.setup import device_for
 
 BLOCK = 1 << 16  # bytes read at a time
@@ -74,8 +82,11 @@ class Translate:
     """How freely --mbr draws."""
     seed: Annotated[int, tyro.conf.arg(metavar="N")] = 0
     """What --mbr's draws follow from."""
-    ensemble: Annotated[tuple[str, ...], tyro.conf.arg(metavar="RUN…", help_behavior_hint="")] = ()
-    """More runs with the same vocabulary; the mean of their probabilities counts."""
+    ensemble: Annotated[
+        tyro.conf.UseAppendAction[tuple[str, ...]],
+        tyro.conf.arg(metavar="RUN", help_behavior_hint="(may be repeated)"),
+    ] = ()
+    """One more run with the same vocabulary; the mean of all runs' probabilities counts."""
     tree: Annotated[str, tyro.conf.arg(metavar="FILE", help_behavior_hint="")] = ""
     """Write each search's candidates, step by step, to a file of JSON lines."""
     rows: Annotated[int, tyro.conf.arg(metavar="N")] = 32
@@ -91,16 +102,20 @@ class Translate:
         beam, sampling = self._settings()
         speaker = self._speaker()
         speaker.beginning(self.prefix, "translation")  # or <unk> would be forced
+        where = "standard input" if self.file == STREAM else self.file
         if self.file != STREAM:
             _check_file(self.file)
+            if os.path.isfile(self.file):  # what would stop the work late stops it before it begins
+                check_sources(speaker, sources.lines(Path(self.file)))
         with ExitStack() as stack:
-            parts = _some(self._parts(), "standard input" if self.file == STREAM else self.file)
-            trees = stack.enter_context(tree_file(self.tree)) if self.tree else None
+            parts = _some(self._parts(where), where)
             told = stack.enter_context(_progress())
+            trees: TextIO | None = None
             tokens = unknown = 0
             for number, found in enumerate(self._found(speaker, parts, beam, sampling, told), 1):
                 self._print(speaker, number, found)
-                if trees is not None:
+                if self.tree:  # an older file stays until there is something to write
+                    trees = trees or stack.enter_context(tree_file(self.tree))
                     trees.write(tree_line(speaker.tokenizer, number, found[0].tree))
                 source = found[0].source[:-1]  # without its end
                 tokens, unknown = tokens + len(source), unknown + speaker.unknown(source)
@@ -113,7 +128,7 @@ class Translate:
         problems.require(
             self.max_tokens >= 0, f"--max-tokens must not be negative: {self.max_tokens}"
         )
-        problems.require(self.mbr >= 0, f"--mbr must not be negative, but is {self.mbr}")
+        require_whole(problems, "--mbr", self.mbr, 0, MOST_TEXTS)
         usual = Translate(self.path)
         searching = ("beam", "length_penalty", "coverage_penalty", "n_best", "alignments", "prefix")
         for name in (*searching, "tree") if self.mbr else ("temperature", "seed"):
@@ -126,7 +141,7 @@ class Translate:
             )
         problems.report()
         if self.tree:
-            check_writable(Path(self.tree))
+            check_writable(Path(self.tree), self.file)
         beam = Beam(
             beams=self.beam,
             length_penalty=self.length_penalty,
@@ -145,6 +160,7 @@ class Translate:
         device = device_for(self.device)
         model = load(self.path, device, int8=self.int8, fast=True)
         model.speaker.require("encoder-decoder", who=self.path, what="translate")
+        model.speaker.require_text(self.path)
         if not self.ensemble:
             return model.speaker
         others = [load(path, device, int8=self.int8, fast=True) for path in self.ensemble]
@@ -153,20 +169,20 @@ class Translate:
         names = [self.path, *self.ensemble]
         return together([model.speaker, *(other.speaker for other in others)], names)
 
-    def _parts(self) -> Iterator[list[str]]:
+    def _parts(self, where: str) -> Iterator[list[str]]:
         """The lines to translate: of a file in full parts, of a pipe as they come."""
         most = self.rows * WINDOW
         if self.file == STREAM:
             if sys.stdin.isatty():
                 note("type lines to translate; Ctrl-D ends")
-            yield from in_parts(sys.stdin.buffer, most)
+            yield from in_parts(sys.stdin.buffer, most, where)
         elif os.path.isfile(self.file):
             coming = sources.lines(Path(self.file))
             while part := list(islice(coming, most)):
                 yield part
         else:
             with open(self.file, "rb") as file:
-                yield from in_parts(file, most)
+                yield from in_parts(file, most, where)
 
     def _found(
         self,
@@ -176,24 +192,16 @@ class Translate:
         sampling: Sampling,
         told: Callable[[list[Translation]], None],
     ) -> Iterator[list[Translation]]:
-        if self.mbr:
-            lines = (line for part in parts for line in part)
-            for found in least_risky(speaker, lines, sampling, samples=self.mbr):
-                told(found)
-                yield found
-            return
         first = 1
         for part in parts:
-            yield from translated(
-                speaker,
-                part,
-                beam,
-                rows=self.rows,
-                limit=self.max_tokens,
-                prefix=self.prefix,
-                first=first,
-                told=told,
-            )
+            common: dict[str, Any] = {"rows": self.rows, "first": first}
+            if self.mbr:
+                for found in least_risky(speaker, part, sampling, samples=self.mbr, **common):
+                    told(found)
+                    yield found
+            else:
+                common |= {"limit": self.max_tokens, "prefix": self.prefix, "told": told}
+                yield from translated(speaker, part, beam, **common)
             first += len(part)
 
     def _print(self, speaker: Speaker, number: int, found: list[Translation]) -> None:
@@ -236,14 +244,17 @@ def pharaoh(one: Translation) -> list[str]:
     return [f"{source}-{target}" for target, source in enumerate(most)]
 
 
-def in_parts(file: BinaryIO, most: int) -> Iterator[list[str]]:
+def in_parts(file: BinaryIO, most: int, where: str = "the pipe") -> Iterator[list[str]]:
     """The lines of a file or pipe in parts: as many as are there, but no more than so many.
 
     Whoever writes a line and waits gets its translation; whoever writes many gets them sorted.
     """
-    rest, lines, first = b"", [], True
+    rest, lines, first, new = b"", [], True, True
     live = _is_live(file)
     while block := os.read(file.fileno(), BLOCK) if live else file.read(BLOCK):
+        if new:
+            check_text(block, where)
+            new = False
         *whole, rest = (rest + block).split(b"\n")
         lines += whole
         while lines and (len(lines) >= most or (live and not _ready(file))):
@@ -300,7 +311,10 @@ def _progress() -> Iterator[Callable[[list[Translation]], None]]:
         return
     count, rate = TextColumn("{task.completed:,} lines"), TextColumn("{task.fields[rate]}")
     begin, written = time.perf_counter(), 0
-    with Progress(SpinnerColumn(), count, rate, TimeElapsedColumn(), console=console) as progress:
+    # Else standard output would be printed to where the progress is.
+    apart: dict[str, Any] = {"redirect_stdout": False, "redirect_stderr": False}
+    columns = SpinnerColumn(), count, rate, TimeElapsedColumn()
+    with Progress(*columns, console=console, **apart) as progress:
         task = progress.add_task("", total=None, rate="")
 
         def told(best: list[Translation]) -> None:

@@ -128,7 +128,8 @@ class Words:
         if self.action == "evaluate":
             find(self.words)  # tells what is not there or no text
         if self.action in ("plot", "export"):
-            check_writable(Path(self.out if self.action == "plot" else self.words[0]))
+            place = self.out if self.action == "plot" else self.words[0]
+            check_writable(Path(place), self.source)
 
     def _nearest(self, table: WordTable, console: Console) -> None:
         self._tell({"word": self.words[0]}, table.nearest(self.words[0], self.count))

@@ -55,7 +55,7 @@ class Hypothesis:
     logprob: float  # of all tokens, the end included
     worth: float  # with the penalties: what hypotheses are ranked by
     ended: bool  # else the limit came first
-    attention: Tensor | None = None  # (tokens and the end, source positions)
+    attention: Tensor | None = None  # (tokens and the end, positions of the longest source)
 
 
 @dataclass(frozen=True)

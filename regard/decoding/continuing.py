@@ -1,8 +1,9 @@
 """Texts written behind prompts, or from sources, as they come or whole (M21)."""
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Protocol
 
 from regard.decoding.beam import Candidate, Found, Hypothesis, search
@@ -65,9 +66,11 @@ class Continuation:
     stops: list[Stops]
     ended: list[bool] = field(init=False)
     _coming: deque[Token] = field(default_factory=deque, init=False)  # of a step not given out yet
+    _given: list[list[Piece]] = field(init=False)  # of each text, all that was given out
 
     def __post_init__(self) -> None:
         self.ended = [False] * len(self.stops)
+        self._given = [[] for _ in self.stops]
 
     @property
     def acceptance(self) -> float | None:
@@ -80,7 +83,9 @@ class Continuation:
             while self._coming:
                 token = self._coming.popleft()
                 if not self.ended[token.row]:
-                    yield self._piece(token)
+                    piece = self._piece(token)
+                    self._given[piece.row].append(piece)
+                    yield piece
 
     def _piece(self, token: Token) -> Piece:
         row, end = token.row, token.end
@@ -100,11 +105,9 @@ class Continuation:
         return Piece(row, text, (token,), end)
 
     def whole(self) -> list[Written]:
-        """All texts, when each is at its end."""
-        pieces: list[list[Piece]] = [[] for _ in self.stops]
-        for piece in self:
-            pieces[piece.row].append(piece)
-        return [joined(row) for row in pieces]
+        """All texts, when each is at its end; with what was given out before."""
+        deque(self, maxlen=0)
+        return [joined(pieces) for pieces in self._given]
 
 
 def joined(pieces: Sequence[Piece]) -> Written:
@@ -137,7 +140,7 @@ def continue_all(
     """
     speaker.require("decoder", "encoder-decoder")
     if not isinstance(n, int) or not 1 <= n <= MOST_TEXTS:
-        raise RegardError(f"at least one text and at most {MOST_TEXTS:,} can be asked for, not {n}")
+        raise RegardError(f"n must be a whole number, 1 to {MOST_TEXTS:,}, not {n!r:.40}")
     strings = checked_stops(stop)
     if strings and speaker.tokenizer is None:
         raise RegardError("stop strings need a tokenizer, and this model came without one")
@@ -185,8 +188,10 @@ def _steps(
     """The rows behind their prompts, or before what they write from a source."""
     if not given:
         return Nothing()
-    prompts = [[speaker.signs.begin] if speaker.reads else speaker.prompt(one) for one in given]
-    sources = [speaker.source(one) for one in given] if speaker.reads else []
+    sources = _each_read(speaker.source, given, "source") if speaker.reads else []
+    prompts = [[speaker.signs.begin] for _ in sources]
+    if not speaker.reads:
+        prompts = _each_read(partial(_prompt, speaker), given, "prompt")
     memory = speaker.encode(sources) if sources else None
     common: dict[str, Any] = {
         "context": speaker.context,
@@ -197,7 +202,7 @@ def _steps(
     }
     if draft is None:
         return Writing.begin(speaker.module, prompts, settings, **common)
-    draft.require(speaker.module.config.kind)
+    draft.require(speaker.module.config.kind, who="the draft", what="write with this model")
     speaker.require_words_of(draft, "the draft")
     longest = max(map(len, sources), default=0)
     if longest > draft.context:
@@ -216,6 +221,27 @@ def _steps(
     )
 
 
+def _prompt(speaker: Speaker, given: Given) -> list[int]:
+    """What a row begins with, if the model has room for it."""
+    ids = speaker.prompt(given)
+    check_fits([ids], speaker.context)
+    return ids
+
+
+def _each_read(
+    read: Callable[[Given], list[int]], given: Sequence[Given], what: str
+) -> list[list[int]]:
+    """All that is given as ids; of several, the one that cannot be read is named."""
+    found = []
+    for number, one in enumerate(given, 1):
+        try:
+            found.append(read(one))
+        except RegardError as error:
+            which = f"{what} {number} of {len(given)}: " if len(given) > 1 else ""
+            raise RegardError(f"{which}{error}") from None
+    return found
+
+
 def search_all(
     speaker: Speaker, given: Sequence[Given], beam: Beam, limit: int = 200
 ) -> list[list[Written]]:
@@ -223,8 +249,7 @@ def search_all(
     if speaker.reads:
         raise RegardError("this model writes from sources; search with `translate` and its beam")
     speaker.require("decoder")
-    prompts = [speaker.prompt(one) for one in given]
-    check_fits(prompts, speaker.context)
+    prompts = _each_read(partial(_prompt, speaker), given, "prompt")
     if limit < 1:
         raise RegardError(f"at least one token must be asked for, not {limit}")
     limits = [min(limit, speaker.context + 1 - len(prompt)) for prompt in prompts]

@@ -1,7 +1,9 @@
 """What may be asked of a search, checked where it is made."""
 
 from collections.abc import Callable
-from dataclasses import InitVar, dataclass
+from dataclasses import InitVar, dataclass, fields
+
+import numpy as np
 
 from regard.errors import Problems
 from regard.text.specials import BOS, EOS, MASK, PAD, UNK
@@ -46,6 +48,7 @@ class Sampling:
     named: InitVar[Callable[[str], str]] = str  # a setting in messages; a command says its option
 
     def __post_init__(self, named: Callable[[str], str]) -> None:
+        _settle(self)
         problems = Problems("sampling")
         require_whole(problems, named("limit"), self.limit, 0)
         require_whole(problems, named("top_k"), self.top_k, 0)
@@ -81,6 +84,7 @@ class Beam:
     named: InitVar[Callable[[str], str]] = str  # a setting in messages; a command says its option
 
     def __post_init__(self, named: Callable[[str], str]) -> None:
+        _settle(self)
         problems = Problems("beam search")
         several = require_whole(problems, named("beams"), self.beams, 1, WIDEST)
         if require_whole(problems, named("n_best"), self.n_best, 1) and several:
@@ -92,6 +96,16 @@ class Beam:
         _number(problems, named("coverage_penalty"), self.coverage_penalty, 0, 100)
         _check_ids(problems, self.banned)
         problems.report()
+
+
+def _settle(settings: "Sampling | Beam") -> None:
+    """NumPy's numbers become Python's, which are checked and used from here on."""
+    for one in fields(settings):
+        value = getattr(settings, one.name)
+        if isinstance(value, tuple):
+            value = tuple(item.item() if isinstance(item, np.generic) else item for item in value)
+        value = value.item() if isinstance(value, np.generic) else value
+        object.__setattr__(settings, one.name, value)
 
 
 def require_whole(

@@ -64,6 +64,14 @@ class Speaker:
         if kind not in kinds:
             raise RegardError(f"{who} ({kind}) cannot {what}: it {self._abilities()}")
 
+    def require_text(self, who: str) -> None:
+        """Refuse a model that came without a tokenizer: text can be neither given nor had."""
+        if self.tokenizer is None:
+            raise RegardError(
+                f"{who} came without a tokenizer, so it takes no text; from Python it takes token "
+                "ids: regard.load(path).generate([5, 7])"
+            )
+
     def require_one(self, what: str) -> Network:
         """The one model with hidden vectors; those of an ensemble have nothing in common."""
         if isinstance(self.module, NGram | Bag):
@@ -95,7 +103,9 @@ class Speaker:
             return self._checked(given, source)
         tokenizer = self.source_tokenizer if source else self.tokenizer
         if tokenizer is None:
-            raise RegardError("this model came without a tokenizer; give token ids instead of text")
+            raise RegardError(
+                "this model came without a tokenizer; from Python, give token ids instead of text"
+            )
         return tokenizer.encode(mended(given) if source else given).tolist()
 
     def unknown(self, ids: Sequence[int]) -> int:
@@ -127,8 +137,8 @@ class Speaker:
         return ids
 
     def source(self, given: Given) -> list[int]:
-        """A source as the model reads it, its end included."""
-        ids = self.ids(given, source=True)
+        """A source as the model reads it, without blanks around it, its end included."""
+        ids = self.ids(given.strip() if isinstance(given, str) else given, source=True)
         if not ids:
             raise RegardError("the source is empty; give something to read")
         ids = ids if ids[-1] in self.signs.ends else [*ids, self.signs.ends[0]]

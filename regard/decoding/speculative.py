@@ -26,7 +26,7 @@ class Speculation:
     """Rows that are written as by `Writing`, several tokens a step.
 
     Between steps the model has taken in all of a row but its last token, the draft all but the last
-    two: so both take back as many, and neither is called for a token more.
+    two, as far as it reaches: so both take back as many, and neither is called for a token more.
     """
 
     writing: Writing  # the model's side, and the rows
@@ -61,7 +61,7 @@ class Speculation:
         `context`.
         """
         if not isinstance(ahead, int) or isinstance(ahead, bool) or ahead < 1:
-            raise RegardError(f"a draft proposes at least one token at a time, not {ahead}")
+            raise RegardError(f"a draft proposes at least one token at a time, not {ahead!r:.40}")
         _check_words(_words(model), _words(draft))  # before the draft meets ids it does not know
         writing = Writing.begin(
             model,
@@ -76,7 +76,8 @@ class Speculation:
         copies = range(len(prompts)) if copies is None else copies
         texts = {row: list(prompts[which]) for row, which in enumerate(copies)}
         reach = min(context, draft_context or context)
-        longest = max(len(texts[row.number]) + row.most for row in writing.rows)
+        ends = (len(texts[row.number]) + row.most for row in writing.rows)
+        longest = max((*map(len, prompts), *ends))
         beginnings = [list(prompt)[:reach] for prompt in prompts]
         drafted = Prefix.read(draft, beginnings, min(reach, longest), device, draft_memory)
         _check_words(writing.prefix.logits.shape[-1], drafted.logits.shape[-1])
@@ -90,9 +91,9 @@ class Speculation:
         return self.writing.open
 
     @property
-    def acceptance(self) -> float:
-        """The share of the proposals that were accepted."""
-        return self.accepted / max(self.proposed, 1)
+    def acceptance(self) -> float | None:
+        """The share of the proposals that were accepted; None if there were none."""
+        return self.accepted / self.proposed if self.proposed else None
 
     def stop(self, number: int) -> None:
         """Row `number` has written enough; what a step has brought behind that does not count."""
@@ -265,7 +266,7 @@ def remainder(p: Tensor, q: Tensor) -> Tensor:
 
 
 def _roll(row: Row) -> float:
-    """The row's next random number; at temperature 0 whatever is possible at all is taken."""
+    """The row's next random number; at temperature 0 there is one token, whatever the number."""
     return row.rng.random() if row.asked.temperature else 0.0
 
 

@@ -8,12 +8,13 @@ import torch
 from torch import Tensor
 
 from regard.decoding.beam import Candidate, Found, Hypothesis, search
-from regard.decoding.continuing import continue_all
+from regard.decoding.continuing import MOST_TEXTS, Written, continue_all
 from regard.decoding.risk import least_risk
 from regard.decoding.settings import Beam, Sampling, require_whole
 from regard.decoding.speaker import Given, Speaker, batches
 from regard.errors import Problems, RegardError
 
+LISTED = 20  # lines that cannot be translated, one by one; the others are counted
 WINDOW = 16  # batches that are sorted by length together, when lines come one by one
 
 
@@ -142,21 +143,31 @@ def translate_all(
     return list(translated(speaker, sources, beam, rows=rows, window=max(1, len(sources))))
 
 
+def check_sources(speaker: Speaker, lines: Iterable[Given]) -> None:
+    """Refuse lines that cannot be translated, all of them at once."""
+    problems = Problems("translate", LISTED)
+    for number, line in enumerate(lines, 1):
+        _source(speaker, number, line, problems)
+    problems.report()
+
+
 def _sources(speaker: Speaker, lines: Sequence[tuple[int, Given]]) -> list[list[int]]:
     """Numbered lines as the model reads them, nothing for blank ones; all that is wrong is told."""
-    problems, found = Problems("translate"), []
-    for number, line in lines:
-        source: list[int] = []
-        try:
-            stripped = line.strip() if isinstance(line, str) else line
-            source = speaker.source(stripped) if len(stripped) else []
-        except RegardError as error:
-            problems.add(f"line {number:,}: {error}")
-        except TypeError:
-            problems.add(f"line {number:,} must be text or token ids, not {line!r:.40}")
-        found.append(source)
+    problems = Problems("translate", LISTED)
+    found = [_source(speaker, number, line, problems) for number, line in lines]
     problems.report()
     return found
+
+
+def _source(speaker: Speaker, number: int, line: Given, problems: Problems) -> list[int]:
+    try:
+        blank = not (line.strip() if isinstance(line, str) else len(line))
+        return [] if blank else speaker.source(line)
+    except RegardError as error:
+        problems.add(f"line {number:,}: {error}")
+    except TypeError:
+        problems.add(f"line {number:,} must be text or token ids, not {line!r:.40}")
+    return []
 
 
 def least_risky(
@@ -166,20 +177,38 @@ def least_risky(
     *,
     samples: int,
     utility: str = "chrf",
+    rows: int = 32,
+    first: int = 1,
+    named: Callable[[str], str] = str,
 ) -> Iterator[list[Translation]]:
-    """For each line the sample that agrees best with all samples: minimum Bayes risk."""
+    """For each line the sample that agrees best with all samples: minimum Bayes risk.
+
+    Samples of several lines are drawn together, up to so many `rows`; `first` is the number of the
+    first line, `named` a setting's name, both for messages.
+    """
     speaker.require("encoder-decoder")
     if speaker.tokenizer is None:
         raise RegardError("samples are compared as texts, and this model came without a tokenizer")
-    for number, line in enumerate(lines, 1):
-        (source,) = _sources(speaker, [(number, line)])
-        if not source:
-            yield [Translation("", [], 0.0, 0.0, [])]
-            continue
-        limit = limit_for(len(source), speaker.context, sampling.limit)
-        asked = replace(sampling, limit=limit, logprobs=0)
-        written = continue_all(speaker, [source], asked, n=samples).whole()
-        choice = least_risk([one.text for one in written], utility)
-        best = written[choice.index]
-        utility_of_best = choice.utilities[choice.index]
-        yield [Translation(best.text, best.ids, best.logprob or 0.0, utility_of_best, source)]
+    problems = Problems("translate")
+    require_whole(problems, named("mbr"), samples, 1, MOST_TEXTS)
+    require_whole(problems, named("rows"), rows, 1)
+    problems.report()
+    given = enumerate(lines, first)
+    while some := list(islice(given, max(1, rows // samples))):
+        sources = _sources(speaker, some)
+        real = [source for source in sources if source]
+        limits = [limit_for(len(source), speaker.context, sampling.limit) for source in real]
+        asked = [replace(sampling, limit=limit, logprobs=0) for limit in limits]
+        drawn = iter(continue_all(speaker, real, asked, n=samples).whole())
+        for source in sources:
+            if source:
+                yield [_safest(list(islice(drawn, samples)), source, utility)]
+            else:
+                yield [Translation("", [], 0.0, 0.0, [])]
+
+
+def _safest(written: Sequence[Written], source: list[int], utility: str) -> Translation:
+    """Of the samples of one source, the one that agrees best with all."""
+    choice = least_risk([one.text for one in written], utility)
+    best, worth = written[choice.index], choice.utilities[choice.index]
+    return Translation(best.text, best.ids, best.logprob or 0.0, worth, source)

@@ -18,7 +18,7 @@ from regard.errors import Problems, RegardError
 from regard.text.cutting import Piece, cut
 from regard.text.damage import broken, canonical
 
-__all__ = ["Found", "Piece", "broken", "find", "lines", "pieces", "spool"]
+__all__ = ["Found", "Piece", "broken", "check_text", "find", "lines", "pieces", "spool"]
 
 HEAD = 8 << 10  # bytes looked at to tell text from other files
 PICTURES = (".png", ".jpg", ".jpeg")
@@ -123,6 +123,13 @@ def _head(path: Path, problems: Problems) -> bytes:
     except RegardError as error:
         problems.add(str(error))
         return b""
+
+
+def check_text(head: bytes, where: str) -> None:
+    """Refuse what begins like this, if that is no text."""
+    what = _binary(head[:HEAD])
+    if what:
+        raise RegardError(f"{where} {what}")
 
 
 def _binary(head: bytes) -> str:

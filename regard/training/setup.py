@@ -95,6 +95,12 @@ def device_for(asked: str) -> torch.device:
     """The device by name; "auto" is a GPU if there is one."""
     if asked == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        kind = torch.device(asked).type
+    except RuntimeError:  # no device at all
+        kind = ""
+    if kind in ("", "meta"):
+        raise RegardError(f"nothing is computed on a device {asked!r}; give cpu, cuda or cuda:1")
     return usable(asked)
 
 

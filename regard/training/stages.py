@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
@@ -20,8 +21,10 @@ class Stages:
             yield lambda done: None
             return
         columns = TextColumn("{task.description}"), BarColumn(), TaskProgressColumn()
+        # Else standard output would be printed to where the bar is.
+        apart: dict[str, Any] = {"redirect_stdout": False, "redirect_stderr": False}
         with Progress(
-            *columns, TimeRemainingColumn(), console=self.console, transient=True
+            *columns, TimeRemainingColumn(), console=self.console, transient=True, **apart
         ) as progress:
             task = progress.add_task(title, total=total or None)
             yield lambda done: progress.update(task, completed=done)

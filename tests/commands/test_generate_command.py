@@ -55,7 +55,7 @@ def test_standard_input_is_a_prompt_without_its_last_newline(decoder):
 
 
 def test_bytes_that_are_no_utf8_are_read_and_shown_as_replaced(decoder):
-    said = call("generate", decoder, "-", "--max-tokens", 3, stdin=b"\xff\xfethe")
+    said = call("generate", decoder, "-", "--max-tokens", 3, stdin=b"\xff\xc0the")
     assert said.code == 0
     assert said.out.startswith("��the")
 
@@ -331,3 +331,26 @@ def test_the_first_line_of_help_is_true_of_the_model(decoder, translator, conver
 def test_a_translator_is_given_one_line(translator):
     said = call("generate", translator, "-", stdin=b"the cat\na dog\n")
     assert "`regard translate` takes a line for a line" in mistake(said)
+
+
+def test_a_conversation_shows_one_setting_and_knows_other_words_for_some(
+    decoder, translator, conversation
+):
+    said = conversation(decoder, ":top-k", ":top 7", ":top-k", ":tokens 3", ":max-tokens")
+    assert re.findall(r"[a-z-]+=\d+", said.out) == ["top-k=0", "top-k=7", "max-tokens=3"]
+    said = conversation(translator, ":beam 2", "the cat", ":beam")
+    assert "`regard translate --beam` searches" in said.err
+    assert "beam=0" in said.out
+
+
+@pytest.mark.parametrize("how", [("--json",), ("--beam", "2"), ("--logprobs", "0")])
+def test_a_full_context_is_told_however_a_text_is_shown(decoder, how):
+    said = call("generate", decoder, "the cat", "--max-tokens", 500, *how)
+    full = not said.out.rstrip().endswith('"end": "end"}')
+    assert ("the model's context is full" in said.err) == full
+    assert said.code == 0
+
+
+def test_a_prompt_may_begin_with_a_hyphen_behind_two(decoder):
+    said = call("generate", decoder, "--max-tokens", 3, "--", "-the cat")
+    assert said.out.startswith("-the cat")

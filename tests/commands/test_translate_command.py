@@ -130,7 +130,7 @@ def test_the_least_risky_sample_is_one_that_was_drawn(translator):
         ("--coverage-penalty -1", "--coverage-penalty must be between 0 and 100"),
         ("--rows 0", "--rows must be at least 1"),
         ("--max-tokens -3", "--max-tokens must not be negative"),
-        ("--mbr -1", "--mbr must not be negative"),
+        ("--mbr -1", "--mbr must be a whole number, 0 to 4096, not -1"),
         ("--mbr 4 --alignments", "--alignments is for beam search"),
         ("--mbr 4 --beam 3", "--beam is for beam search"),
         ("--mbr 4 --temperature nan", "--temperature must be"),

@@ -1,0 +1,77 @@
+"""What is written never lies over what is read, and a job that cannot end is not begun."""
+
+import sys
+from pathlib import Path
+
+import pytest
+from command_line import call, mistake
+
+from regard.commands.names import check_writable
+from regard.errors import RegardError
+
+
+def kept(path: Path, *arguments: object) -> str:
+    """What a command says that must not touch a file."""
+    before = path.read_bytes()
+    said = call(*arguments)
+    assert path.read_bytes() == before
+    assert said.out == ""
+    return mistake(said)
+
+
+def test_no_output_lies_over_an_input(translator, decoder, data):
+    for name in ("source2", "target2"):
+        Path(name).write_bytes((data / name).read_bytes())
+    texts, lost = Path("texts.jsonl"), "is read here, and would be lost; name another file"
+    texts.write_text("the cat\na dog\n")
+    link = Path("link")
+    link.symlink_to("source2")
+    source = Path("source2")
+    assert lost in kept(source, "translate", translator, source, "--tree", source)
+    assert lost in kept(source, "translate", translator, link, "--tree", source)
+    for name in ("source2", "target2"):
+        asked = ("evaluate", translator, "source2", "target2", "--written", name)
+        assert lost in kept(Path(name), *asked)
+    assert lost in kept(texts, "embed", decoder, "--file", texts, "-o", texts)
+    assert lost in kept(texts, "tokenizer", texts, "-o", texts)
+
+
+def test_nor_over_a_file_that_is_piped_in(monkeypatch):
+    Path("in.txt").write_text("the cat\n")
+    with open("in.txt") as given:
+        monkeypatch.setattr(sys, "stdin", given)
+        with pytest.raises(RegardError, match="is read here"):
+            check_writable(Path("in.txt"), "-")
+        check_writable(Path("other.txt"), "-")
+
+
+def test_an_older_tree_stays_until_there_is_one_to_write(translator):
+    tree = Path("tree.jsonl")
+    tree.write_text("as it was\n")
+    assert call("translate", translator, "--tree", tree, stdin=b"cat " * 99).code == 2
+    assert tree.read_text() == "as it was\n"
+    assert call("translate", translator, "--tree", tree, stdin=b"the cat\n").code == 0
+    assert '"line": 1' in tree.read_text()
+
+
+def test_lines_that_cannot_be_translated_are_told_before_any_is(translator):
+    long = "cat " * 99
+    lines = ["the cat"] * 40 + [long] + ["a dog"] * 5 + [long] * 30
+    Path("in.txt").write_text("\n".join(lines))
+    said = call("translate", translator, "in.txt", "--rows", 1)
+    assert said.out == ""
+    assert "31 problems" in mistake(said)
+    assert "line 41: a source of 100 tokens is too long" in said.err
+    assert said.err.count("is too long") == 20
+    assert "and 11 more" in said.err
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["generate {decoder} x", "score {decoder} x", "embed {decoder} x", "evaluate {decoder}"],
+)
+@pytest.mark.parametrize("device", ["meta", "tpu", ""])
+def test_a_device_that_computes_nothing_is_one_sentence(command, device, decoder):
+    said = call(*command.format(decoder=decoder).split(), "--device", device)
+    assert f"nothing is computed on a device {device!r}" in mistake(said)
+    assert said.out == ""
