@@ -43,6 +43,7 @@ soak: $(VENV)/dev
 # SHAKESPEARE=input.txt (CUDA) trains the character recipe, against nanoGPT if there is one;
 # TRANSLATOR=run SENTENCES=test.en translates with a small trained run, against CTranslate2 too;
 # COUNTED=train.txt COUNTED_TEST=test.txt counts n-grams, against KenLM (LMPLZ=its lmplz, if built);
+# INT8=1 (CUDA) sets int8 weights beside bfloat16 ones;
 # WORDS=text [WORDS_MORE='--questions F --similarity F…'] makes word vectors, against gensim.
 bench: $(VENV)/dev
 	$(BIN)/python bench/transformer.py $(if $(NANOGPT),--nanogpt $(NANOGPT))
@@ -54,6 +55,7 @@ bench: $(VENV)/dev
 	$(if $(WORDS),$(BIN)/python bench/word2vec.py $(WORDS) $(WORDS_MORE))
 	$(if $(TRANSLATOR),$(BIN)/python bench/translation.py $(TRANSLATOR) $(SENTENCES))
 	$(if $(LOOP),$(BIN)/python bench/loop.py $(LOOP))
+	$(if $(INT8),$(BIN)/python bench/int8.py)
 	$(if $(SHAKESPEARE),$(BIN)/python bench/shakespeare.py $(SHAKESPEARE) $(if $(NANOGPT),--nanogpt $(NANOGPT)))
 
 clean:

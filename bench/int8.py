@@ -90,6 +90,8 @@ def main() -> None:
     parser.add_argument("--models", nargs="*", default=["gpt2", "llama-2-7b"])
     parser.add_argument("--rows", type=int, nargs="*", default=[1, 8, 64])
     asked = parser.parse_args()
+    if not torch.cuda.is_available():
+        parser.error("this needs CUDA; a CPU's int8 is in bench/translation.py")
     results: dict[str, dict[str, float]] = {}
 
     def told(name: str, found: dict[str, float]) -> None:
