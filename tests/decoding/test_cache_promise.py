@@ -9,8 +9,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from regard.decoding import prefix
-from regard.decoding.settings import Sampling
+from regard.decoding.beam import search
+from regard.decoding.settings import Beam, Sampling
 from regard.decoding.writing import Writing
+from regard.models.presets import preset
 from regard.models.transformer import build
 
 SIZES = (5, 9, 17, 33)
@@ -41,6 +43,33 @@ def test_a_step_with_the_cache_costs_two_products_more_for_each_token_before_it(
     each = 4 * config.heads * config.head_width * config.layers
     for size, cost in zip(SIZES, costs, strict=True):
         assert cost - costs[0] == (size - SIZES[0]) * each
+
+
+def third_step(name: str, size: int, beams: int, source: int = 4) -> int:
+    """What a search pays to go from two tokens behind a prompt of such a size to three."""
+    module = build(name).eval().requires_grad_(False)
+    memory = None
+    if module.config.kind == "encoder-decoder":
+        with torch.no_grad():
+            memory = module.encode(torch.full((1, source), 5))
+
+    def whole(limit: int) -> int:
+        beam = Beam(beams, banned=(2,))
+        return counted(lambda: search(module, [[5] * size], [limit], beam, memory=memory))
+
+    return whole(4) - whole(3)  # the last token of each is not read
+
+
+@pytest.mark.parametrize("beams", [1, 4])
+@pytest.mark.parametrize("name", ["gpt2-tiny", "llama-tiny", "marian-tiny", "t5-tiny"])
+def test_a_step_of_a_beam_search_pays_the_same_for_each_token_before_a_beam(name, beams):
+    config = preset(name).resolved()
+    costs = [third_step(name, size, beams) for size in SIZES]
+    each = 4 * config.heads * config.head_width * config.layers
+    for size, cost in zip(SIZES, costs, strict=True):
+        assert cost - costs[0] == (size - SIZES[0]) * each * beams
+    if name in ("marian-tiny", "t5-tiny"):  # and for each of the source, which was read before
+        assert third_step(name, 5, beams, source=9) - costs[0] == (9 - 4) * each * beams
 
 
 def test_without_the_cache_every_step_pays_for_the_whole_prefix():
