@@ -280,6 +280,13 @@ def test_a_draw_is_where_the_sum_passes_the_number():
     assert draw(chances.expand(6, -1), numbers) == [1, 1, 3, 3, 4, 4]
 
 
+@pytest.mark.parametrize("size", [5e-324, 1e-320, 1e-300, 1.0])
+def test_a_draw_does_not_fall_behind_all_chances_however_small_they_are(size):
+    """The least numbers have no room below them for a share of the sum."""
+    chances = torch.tensor([[0.0, size, 0.0, 0.0], [0.0, size, size, 0.0]], dtype=torch.float64)
+    assert draw(chances, [math.nextafter(1, 0)] * 2) == [1, 2]
+
+
 @given(rows, st.floats(0, 1, exclude_max=True), wishes)
 def test_a_draw_has_probability(values, number, asked):
     chances = torch.from_numpy(drawn_from(torch.tensor([values]), [asked]))
