@@ -60,7 +60,7 @@ def test_with_what_is_kept_a_token_is_as_probable_as_in_a_pass_over_the_whole(na
             logprobs = module(torch.tensor([text[:-1]]), read(module, source))[0].log_softmax(-1)
         first = len(prompts()[row]) - 1
         wanted = [float(logprobs[first + i, token.id]) for i, token in enumerate(tokens)]
-        assert [token.logprob for token in tokens] == pytest.approx(wanted, abs=3e-5)
+        assert [token.logprob for token in tokens] == pytest.approx(wanted, abs=1e-4)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -5,12 +5,16 @@ from dataclasses import replace
 import pytest
 import torch
 
-from regard.decoding.beam import search
+from regard.decoding.beam import Found, search
+from regard.decoding.ensemble import Ensemble
 from regard.decoding.settings import Beam, Sampling
+from regard.decoding.speculative import Speculation
 from regard.decoding.writing import Writing
-from regard.models import int8
+from regard.models import families, int8
+from regard.models.families import Writer
 from regard.models.int8 import Int8Linear, quantise
 from regard.models.presets import preset
+from regard.models.recurrent_config import RecurrentConfig
 from regard.models.transformer import Transformer, build
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
@@ -72,6 +76,97 @@ def test_beams_find_the_same_with_the_same_attention(name, coverage):
             assert one.ids == other.ids
             assert one.worth == pytest.approx(other.worth, abs=1e-4)
             torch.testing.assert_close(one.attention, other.attention.cpu(), atol=1e-4, rtol=1e-3)
+
+
+PROMPTS = [[1, 7, 9, 30], [1, 8], [1, 40, 41, 42, 43, 44]]
+
+
+def written(steps: Writing | Speculation) -> list[list[tuple[int, str | None]]]:
+    """The tokens of each row, and which ends it."""
+    rows: list[list[tuple[int, str | None]]] = [[] for _ in PROMPTS]
+    while steps.open:
+        for token in steps.step():
+            rows[token.row].append((token.id, token.end))
+    return rows
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_draft_proposes_and_the_model_judges_alike(temperature):
+    target, draft = model("gpt2-tiny"), model("gpt2-tiny", layers=1)
+    asked = [Sampling(limit=n, temperature=temperature, seed=n) for n in (20, 9, 16)]
+    found, shares = [], []
+    for device in ("cpu", "cuda"):
+        steps = Speculation.begin(
+            target.to(device), draft.to(device), PROMPTS, asked, context=64, device=device
+        )
+        found.append(written(steps))
+        shares.append((steps.proposed, steps.accepted))
+        if not temperature:
+            plain = written(Writing.begin(target, PROMPTS, asked, context=64, device=device))
+            assert plain == found[-1]
+    assert found[0] == found[1]
+    assert shares[0] == shares[1]
+
+
+def searched(module: Writer, device: str, beam: Beam) -> list[Found]:
+    """Four sources of different lengths."""
+    lengths = torch.tensor([5, 9, 2, 7])
+    source = torch.randint(5, 256, (4, 9), generator=torch.Generator().manual_seed(1))
+    module.to(device)
+    for part in module.modules():
+        if isinstance(part, Int8Linear):
+            part.unpack()  # the CPU's kernel rounds the vectors too, a GPU's does not
+    with torch.inference_mode():
+        memory = module.encode(source.to(device), lengths)
+    return search(module, [[1]] * 4, [12] * 4, beam, device=device, memory=memory)
+
+
+def assert_alike(one: list[Found], other: list[Found]) -> None:
+    for here, there in zip(one, other, strict=True):
+        assert [h.ids for h in here.hypotheses] == [t.ids for t in there.hypotheses]
+        worths = [t.worth for t in there.hypotheses]
+        assert [h.worth for h in here.hypotheses] == pytest.approx(worths, abs=1e-4)
+
+
+def test_an_ensemble_finds_the_same():
+    beam = Beam(beams=4, n_best=2)
+    ensemble = Ensemble([model("marian-tiny"), model("t5-tiny")])
+    assert_alike(searched(ensemble, "cpu", beam), searched(ensemble, "cuda", beam))
+
+
+def test_eight_bit_weights_find_the_same():
+    small, beam = quantise(model("marian-tiny")), Beam(beams=4, n_best=2)
+    assert_alike(searched(small, "cpu", beam), searched(small, "cuda", beam))
+
+
+def recurrent(**settings: object) -> Writer:
+    module = families.build(RecurrentConfig(vocabulary=256, width=32, **settings)).eval()
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for weight in module.parameters():
+            weight.copy_(torch.randn(weight.shape, generator=generator) * 0.4)
+    return module
+
+
+@pytest.fixture
+def exact_cells(monkeypatch):
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+
+
+def test_recurrent_rows_are_written_alike(exact_cells):
+    module = recurrent(cell="lstm", layers=2)
+    asked = [Sampling(limit=12, temperature=0), Sampling(limit=20, seed=3), Sampling(limit=9)]
+    found = []
+    for device in ("cpu", "cuda"):
+        steps = Writing.begin(module.to(device), PROMPTS, asked, context=64, device=device)
+        found.append(written(steps))
+    assert found[0] == found[1]
+
+
+def test_recurrent_beams_find_the_same(exact_cells):
+    pairs = {"kind": "encoder-decoder", "cell": "gru", "attention": "additive", "layers": 1}
+    module, beam = recurrent(**pairs), Beam(beams=4, n_best=2)
+    assert_alike(searched(module, "cpu", beam), searched(module, "cuda", beam))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
