@@ -81,6 +81,16 @@ def test_a_text_is_whole_though_a_part_of_it_was_looked_at_before(decoder):
     assert two.whole() == decoder.stream(["the", "a"], asked).whole()
 
 
+@pytest.mark.parametrize("drafted", [False, True])
+def test_what_was_kept_for_a_text_is_freed_at_its_end(decoder, drafted):
+    stream = decoder.stream("the", Sampling(limit=9), draft=decoder if drafted else None)
+    states = [stream.steps.writing.prefix.state, stream.steps.draft.state] if drafted else []
+    states = states or [stream.steps.prefix.state]
+    assert all(state.bytes for state in states)
+    stream.whole()
+    assert not any(state.bytes for state in states)
+
+
 def test_numbers_may_be_numpys(decoder):
     plain = {"max_tokens": 8, "temperature": 0.5, "top_k": 5, "seed": 7, "banned": [9, 10]}
     same = {

@@ -86,6 +86,7 @@ class Continuation:
                     piece = self._piece(token)
                     self._given[piece.row].append(piece)
                     yield piece
+        self.steps.step()  # no row is open: what models kept for them is freed
 
     def _piece(self, token: Token) -> Piece:
         row, end = token.row, token.end

@@ -5,7 +5,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from regard.errors import Problems, RegardError
-from regard.text.specials import SPECIALS
 from regard.text.tokenizer import Tokenizer
 
 LONGEST_CHARACTER = 4  # bytes of UTF-8, which may be as many tokens
@@ -15,28 +14,21 @@ MOST_STOPS, LONGEST_STOP = 64, 1000  # strings, and characters of one
 class Spelling:
     """The text of one row, spelled token by token behind its prompt."""
 
-    def __init__(self, tokenizer: Tokenizer, prompt: Sequence[int] = (), text: str = "") -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, prompt: Sequence[int] = (), text: str | None = None
+    ) -> None:
+        """Behind a prompt; `text` is how it was given, where that is known."""
         self.tokenizer = tokenizer
-        self._before = [token for token in prompt if token >= len(SPECIALS)][-1:]
-        self._blank = text[-1:].isspace()  # words are joined by a blank, unless there is one
-        # An unknown word is shown as it was given, but is no token to be joined to.
-        apart = tokenizer.kind == "word" and text and not self._before and not self._blank
-        self._lead = b" " if apart else b""
+        self._last = (tokenizer.decode(prompt) if text is None else text)[-1:]
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         # Ids may leave off in the middle of a character; what makes it whole then shows it.
         self._decoder.decode(tokenizer.decode_bytes(list(prompt)[-LONGEST_CHARACTER:]))
 
     def add(self, token: int) -> str:
         """What the token makes certain; a character that is not whole yet waits for the next."""
-        if token < len(SPECIALS):
-            return ""
-        whole = self.tokenizer.decode_bytes([*self._before, token])
-        new = whole[len(self.tokenizer.decode_bytes(self._before)) :]
-        if self._blank and self.tokenizer.kind == "word":
-            new = new.removeprefix(b" ")
-        new, self._lead = self._lead + new, b""
-        self._before, self._blank = [token], False
-        return self._decoder.decode(new)
+        new = self._decoder.decode(self.tokenizer.behind(self._last, token))
+        self._last = new[-1:] or self._last
+        return new
 
     def end(self) -> str:
         """What is left when nothing more comes: broken characters as U+FFFD."""

@@ -106,8 +106,19 @@ class Tokenizer:
         found = [self._contents[i] for i in self._checked(ids) if i >= len(SPECIALS)]
         if self.kind != "word":
             return b"".join(found)
+        return self._glued(b" ".join(found).decode()).encode()
+
+    def behind(self, last: str, token: int) -> bytes:
+        """What a token adds to a text that ends in the character `last` ("": it has none)."""
+        added = self.decode_bytes([token])
+        if self.kind != "word" or not added or not last or last.isspace():
+            return added
+        return self._glued(f"{last} {added.decode()}")[1:].encode()
+
+    def _glued(self, words: str) -> str:
+        """Words between blanks, without the blanks that text has not."""
         joined = _NEWLINE if self.vocabulary.tokenised else _GLUED
-        return joined.sub(lambda gap: gap[0].strip(" "), b" ".join(found).decode()).encode()
+        return joined.sub(lambda gap: gap[0].strip(" "), words)
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
         """What to show for each id: specials by name, blanks as signs, broken bytes as ⟨E2⟩."""

@@ -70,6 +70,10 @@ def test_pieces_of_a_text_join_to_it_and_none_holds_half_a_character():
         ("the zebra", "cat", "the zebra cat"),
         ("the zebra ", "cat", "the zebra cat"),
         ("the zebra", ",", "the zebra,"),
+        ("zebra", ",", "zebra,"),
+        ("(zebra", "cat", "(zebra cat"),
+        ("the\nzebra", "cat", "the\nzebra cat"),
+        ("zebra (", "cat", "zebra (cat"),
     ],
 )
 def test_a_word_is_joined_to_what_was_given_by_one_blank(prompt, word, whole):

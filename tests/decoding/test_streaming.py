@@ -41,7 +41,7 @@ def test_tokens_that_follow_are_joined_as_in_the_whole_text(pieces, drawn):
         tokenizer = learn(kind, [f"{text} cat"], 0)
         ids = tokenizer.encode(text).tolist()
         cut = drawn.draw(st.integers(1, len(ids)))
-        spelling = Spelling(tokenizer, ids[:cut], "x")
+        spelling = Spelling(tokenizer, ids[:cut])
         behind = "".join(map(spelling.add, [*ids[cut:], EOS])) + spelling.end()
         prompt = tokenizer.decode_bytes(ids[:cut]).decode("utf-8", "ignore")  # its whole characters
         assert prompt + behind == tokenizer.decode(ids)
