@@ -22,8 +22,8 @@ from regard.cost.device import Device, device_named
 from regard.cost.jobs import Shape
 from regard.cost.predict import predicted
 from regard.models.families import Config, named
+from regard.models.making import usable
 from regard.models.recurrent_config import RecurrentConfig
-from regard.models.transformer import usable
 from regard.training.precision import Precision
 
 # Short steps of one model take 1.1 or 1.8 ms by where its weights happen to lie: it is built anew.

@@ -27,8 +27,9 @@ from regard.models import families
 from regard.models.caption_config import CaptionConfig
 from regard.models.families import Config
 from regard.models.int8 import Int8Linear, quantise
+from regard.models.making import usable
 from regard.models.packed import PackedLinear, packed
-from regard.models.transformer import Transformer, usable
+from regard.models.transformer import Transformer
 from regard.models.word2vec import WordVectors
 from regard.text.tokenizer import Tokenizer
 from regard.training.runs import Run, is_run, open_run

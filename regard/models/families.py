@@ -15,6 +15,7 @@ from regard.models.convolution import (
     ConvolutionEncoderDecoder,
 )
 from regard.models.convolution_config import ConvolutionConfig
+from regard.models.making import made_on
 from regard.models.network import Network
 from regard.models.ngram import NGram, NGramConfig
 from regard.models.presets import DIAL, DIALLED, PRESETS, preset
@@ -22,7 +23,6 @@ from regard.models.recurrent import RecurrentDecoder
 from regard.models.recurrent_config import RecurrentConfig
 from regard.models.recurrent_pairs import RecurrentEncoderDecoder
 from regard.models.transformer import build as build_transformer
-from regard.models.transformer import usable
 from regard.models.word2vec import Word2VecConfig, WordVectors
 
 Writer = Network | NGram | Bag  # they answer the protocol
@@ -139,7 +139,7 @@ def build(config: Config | str, device: torch.device | str | None = None) -> Any
         return NGram(config)
     if isinstance(config, TransformerConfig):
         return build_transformer(config, device)
-    with usable(device or torch.get_default_device()):
+    with made_on(device):
         if isinstance(config, CaptionConfig):
             return Captioner(config)
         pairs = config.kind == "encoder-decoder"

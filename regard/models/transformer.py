@@ -22,6 +22,7 @@ from regard.models.given import (
 )
 from regard.models.initialisation import initialise
 from regard.models.linear import Linear, product
+from regard.models.making import made_on
 from regard.models.masks import Causal, Mask, Padding, Span
 from regard.models.network import Network
 from regard.models.presets import preset
@@ -311,14 +312,5 @@ def build(config: TransformerConfig | str, device: torch.device | str | None = N
     if not isinstance(config, TransformerConfig):
         kind = type(config).__name__
         raise RegardError(f"build needs a TransformerConfig or a model's name, not a {kind}")
-    with usable(device or torch.get_default_device()):
+    with made_on(device):
         return ASSEMBLIES[config.kind](config)
-
-
-def usable(device: torch.device | str) -> torch.device:
-    """The device, if this machine has it."""
-    try:
-        return torch.empty(0, device=device).device
-    except (RuntimeError, AssertionError) as error:  # torch without CUDA asserts
-        reason = str(error).splitlines()[0]
-        raise RegardError(f"device {str(device)!r} cannot be used here: {reason}") from None

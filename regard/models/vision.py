@@ -39,7 +39,7 @@ def grid_places(side: int, width: int) -> Tensor:
     model had learned after 80,000 scenes what is in them, but not how it stands: of captions whose
     things were right, a third were.
     """
-    along = sinusoid(torch.arange(side), width // 2)  # (side, width / 2)
+    along = sinusoid(torch.arange(side, device="cpu"), width // 2)  # (side, width / 2)
     down, across = along[:, None].expand(-1, side, -1), along[None].expand(side, -1, -1)
     return torch.cat([down, across], dim=-1).flatten(0, 1)
 
@@ -87,7 +87,8 @@ class Grid(nn.Module):
         self.blocks = nn.Sequential(*parts)
         self.output = Linear(channels[-1], width)
         self.output_norm = nn.LayerNorm(width)
-        self.places = nn.Parameter(grid_places(size // patch, width))
+        places = grid_places(size // patch, width).to(self.output.weight.device)
+        self.places = nn.Parameter(places)
 
     def forward(self, pictures: Tensor) -> Tensor:
         """pictures (rows, 3, size, size) -> (rows, places, width), row by row of the grid."""

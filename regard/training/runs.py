@@ -26,8 +26,8 @@ from torch import Tensor
 from regard.errors import Problems, RegardError
 from regard.models.config import TransformerConfig
 from regard.models.families import Config, Model, Writer, build
+from regard.models.making import usable
 from regard.models.ngram import NGram, NGramConfig, shapes_of, table_of
-from regard.models.transformer import usable
 from regard.models.word2vec import WordVectors
 from regard.storage import (
     FLOATS,

@@ -19,9 +19,9 @@ from regard.errors import RegardError
 from regard.models.bag import BagConfig
 from regard.models.config import TransformerConfig
 from regard.models.families import Config
+from regard.models.making import usable
 from regard.models.ngram import NGramConfig
 from regard.models.recurrent_config import RecurrentConfig
-from regard.models.transformer import usable
 from regard.models.word2vec import Word2VecConfig
 from regard.text.dropout import Dropout
 from regard.text.tokenizer import Kind, Tokenizer
