@@ -319,6 +319,10 @@ def load(
         )
     else:
         model = Model(*load_folder(folder, usable(device), dtype))
+    if int8 and not isinstance(model.module, Transformer):
+        raise RegardError(
+            f"{folder}: only a Transformer has weights to keep in eight bits; load it without int8"
+        )
     return replace(model, module=_converted(model.module, int8, fast))
 
 
@@ -330,7 +334,9 @@ def ensemble(models: Sequence[Model]) -> Model:
     """
     listed = isinstance(models, Sequence) and all(isinstance(model, Model) for model in models)
     if not listed or not models:
-        raise RegardError(f"an ensemble is made of a list of models, not of {models!r:.60}")
+        kinds = models if isinstance(models, list | tuple) else [models]
+        given = ", ".join(type(one).__name__ for one in kinds[:5]) or "nothing"
+        raise RegardError(f"an ensemble is made of a list of loaded models, not of {given}")
     names = [f"model {number}" for number in range(1, len(models) + 1)]
     joint = together([model.speaker for model in models], names)
     return replace(models[0], module=joint.module)
@@ -338,12 +344,10 @@ def ensemble(models: Sequence[Model]) -> Model:
 
 def _converted(module: families.Model, int8: bool, fast: bool) -> families.Model:
     if not isinstance(module, Transformer):
-        if int8:
-            raise RegardError("only a Transformer has weights to keep in eight bits")
         return module
     if int8:
-        return quantise(module)
-    return packed(module) if fast else module
+        return quantise(module, keep=False)
+    return packed(module, keep=False) if fast else module
 
 
 def _path(given: object) -> Path:

@@ -113,7 +113,7 @@ class Evaluate:
         plain = self._loss(run, given) if self.int8 else None
         if self.int8:
             assert isinstance(run.module, Transformer)
-            run = replace(run, module=quantise(run.module))
+            run = replace(run, module=quantise(run.module, keep=False))
         scores, warnings = self._measured(run, given)
         if scores.tokens and scores.loss is not None and math.isnan(scores.loss):
             raise RegardError(f"{self.path} gives no numbers (NaN); its weights are damaged")

@@ -137,12 +137,12 @@ class Int8Linear(nn.Module):
         self.pack()
 
 
-def quantise(module: M) -> M:
+def quantise(module: M, *, keep: bool = True) -> M:
     """A copy for inference with int8 in place of every `nn.Linear`; see `converted`."""
     for name, part in module.named_modules():
         if isinstance(part, nn.Linear | nn.Embedding) and not bool(part.weight.isfinite().all()):
             raise RegardError(f"the weights of {name or 'the layer'} are not finite; no int8 fits")
-    return converted(module, Int8Linear)
+    return converted(module, Int8Linear, keep=keep)
 
 
 def rounded(weight: Tensor) -> tuple[Tensor, Tensor]:

@@ -51,18 +51,24 @@ class PackedLinear(nn.Module):
         raise RegardError("packed weights are not for saving; save the model they were made from")
 
 
-def packed(module: M) -> M:
-    """A copy for writing on this CPU; the module itself where that would gain nothing."""
+def packed(module: M, *, keep: bool = True) -> M:
+    """A copy for writing on this CPU, as `converted` makes it; the module if nothing is gained."""
+    if not (ONEDNN and _plain(module)):
+        return module
+    made = converted(module, PackedLinear, keep=keep)
+    # Of the whole model too: else its other parts would have moved when the first layer refuses.
+    setattr(made, "_apply", _stay)  # noqa: B010
+    return made
+
+
+def _plain(module: nn.Module) -> bool:
+    """Whether all weights of products are there, in float32 and in main memory."""
     weights = [part.weight for part in module.modules() if isinstance(part, nn.Linear)]
     if isinstance(module, Transformer):
         weights.append(module.embed.tokens.weight)
-    plain = all(w.dtype == torch.float32 and w.device.type == "cpu" for w in weights)
-    if not (weights and plain and ONEDNN):
-        return module
-    copy = converted(module, PackedLinear)
-    # Of the whole model too: else its other parts would have moved when the first layer refuses.
-    setattr(copy, "_apply", _stay)  # noqa: B010
-    return copy
+    return bool(weights) and all(
+        weight.dtype == torch.float32 and weight.device.type == "cpu" for weight in weights
+    )
 
 
 def _stay(*_: Any, **__: Any) -> Any:

@@ -1,8 +1,9 @@
 """What a Transformer remembers between steps: the keys and values of the prefix (M22).
 
-Room is allocated once. Rows may have different lengths: row r's next token goes to position
-`lengths[r]`. What padding leaves behind there is overwritten, never seen: a later key is hidden
-from an earlier query by causality alone.
+Room is allocated once, and touched where something is written: what a text never reaches takes no
+memory on a CPU. Rows may have different lengths: row r's next token goes to position `lengths[r]`.
+What padding leaves behind there is overwritten, never seen: a later key is hidden from an earlier
+query by causality alone. It must be numbers all the same, since what is hidden counts 0 times.
 """
 
 from collections.abc import Sequence
@@ -96,11 +97,12 @@ class KeyValueState:
         shape = (rows, config.kv_heads, room, config.head_width)
         self.layers = [
             KeysValues(
-                torch.zeros(shape, dtype=dtype, device=device),
-                torch.zeros(shape, dtype=dtype, device=device),
+                torch.empty(shape, dtype=dtype, device=device),
+                torch.empty(shape, dtype=dtype, device=device),
             )
             for _ in range(config.layers)
         ]
+        self.filled = 0  # so many positions hold numbers in every row
         self.reading: Reading | None = None  # the source's keys and values, once read
 
     @property
@@ -142,11 +144,12 @@ class KeyValueState:
             rows, columns = wanted.nonzero(as_tuple=True)
             positions = starts[rows] + columns
             places = Places(*(t.to(span.device) for t in (rows, columns, positions)))
-        return [LayerSlot(held, span, places) for held in self.layers]
+        return [LayerSlot(held, span, places, self.filled) for held in self.layers]
 
     def advance(self, new: Sequence[int]) -> None:
         """Row r has taken in `new[r]` real tokens."""
         self.lengths = [held + more for held, more in zip(self.lengths, new, strict=True)]
+        self.filled = max(self.filled, *self.lengths)
 
     def reorder(self, rows: Tensor | Sequence[int]) -> None:
         """Row i becomes what row `rows[i]` was; their number may change, rows may repeat."""
@@ -161,6 +164,8 @@ class KeyValueState:
         if wanted == list(range(self.rows)):
             return
         used = max(self.lengths)
+        if len(wanted) > self.rows:
+            self.filled = used  # the rest is new room
         moves = Moves.of(wanted, self.rows, self.layers[0].keys.device)
         for i, layer in enumerate(self.layers):
             self.layers[i] = KeysValues(*(moves.made(held, used) for held in layer))
@@ -202,7 +207,7 @@ class Moves(NamedTuple):
     def made(self, held: Tensor, used: int) -> Tensor:
         """The cache (rows, kv_heads, room, head_width) in its new order."""
         picked = held[:, :, :used][self.origins]  # a copy, before any of it is overwritten
-        made = held.new_zeros(self.rows, *held.shape[1:]) if self.grow else held[: self.rows]
+        made = held.new_empty(self.rows, *held.shape[1:]) if self.grow else held[: self.rows]
         made[:, :, :used][self.places] = picked
         return made
 
@@ -222,6 +227,7 @@ class LayerSlot:
     held: KeysValues
     span: Span
     places: Places | None  # for rows that differ; else the tokens stand side by side
+    filled: int  # positions that hold numbers in every row until now
 
     def extend(self, new: KeysValues) -> KeysValues:
         """Store new keys and values (rows, kv_heads, new, head_width); return all up to them.
@@ -233,5 +239,6 @@ class LayerSlot:
                 held[:, :, self.span.first : self.span.keys] = fresh
             else:
                 rows, columns, positions = self.places
+                held[:, :, self.filled : self.span.keys] = 0.0
                 held[rows, :, positions] = fresh[rows, :, columns].to(held.dtype)
         return KeysValues(*(held[:, :, : self.span.keys] for held in self.held))

@@ -41,7 +41,8 @@ def grid_places(side: int, width: int) -> Tensor:
     """
     along = sinusoid(torch.arange(side, device="cpu"), width // 2)  # (side, width / 2)
     down, across = along[:, None].expand(-1, side, -1), along[None].expand(side, -1, -1)
-    return torch.cat([down, across], dim=-1).flatten(0, 1)
+    both = torch.cat([down, across], dim=-1).flatten(0, 1)
+    return both.to(torch.get_default_device())  # on `meta` arange would import a compiler
 
 
 class Residual(nn.Module):
@@ -87,8 +88,7 @@ class Grid(nn.Module):
         self.blocks = nn.Sequential(*parts)
         self.output = Linear(channels[-1], width)
         self.output_norm = nn.LayerNorm(width)
-        places = grid_places(size // patch, width).to(self.output.weight.device)
-        self.places = nn.Parameter(places)
+        self.places = nn.Parameter(grid_places(size // patch, width))
 
     def forward(self, pictures: Tensor) -> Tensor:
         """pictures (rows, 3, size, size) -> (rows, places, width), row by row of the grid."""

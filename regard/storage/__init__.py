@@ -9,6 +9,7 @@ from regard.storage.room import no_room, size
 from regard.storage.tensors import (
     FLOATS,
     TensorFolder,
+    verified,
     verify,
     widest,
     write_safetensors,
@@ -31,6 +32,7 @@ __all__ = [
     "shown",
     "size",
     "sweep",
+    "verified",
     "verify",
     "widest",
     "write_json",

@@ -24,6 +24,7 @@ from regard.storage.writing import replacing, write_json
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 WRITTEN = r"model(-\d{5}-of-\d{5})?\.safetensors(\.index\.json)?"
 FLOATS = ("F64", "F32", "F16", "BF16")
+PIECE = 1 << 20  # bytes of a file that are read and looked at together
 HEADER = 16 << 20  # bytes of names and shapes, for some 100,000 tensors
 
 
@@ -153,6 +154,8 @@ STORED = {
     torch.uint8: "U8",
     torch.bool: "BOOL",
 }
+KINDS = {name: kind for kind, name in STORED.items()}
+NONE = torch.empty(0)
 
 
 def write_safetensors(tensors: Mapping[str, Tensor], path: Path) -> None:
@@ -209,48 +212,75 @@ def verify(path: Path) -> None:
 
     A file without any, from another program, passes if the library can open it.
     """
+    for _ in _walk(path, keep=False):
+        pass
+
+
+def verified(path: Path) -> Iterator[tuple[str, Tensor]]:
+    """The tensors of such a file with their names, each in memory of its own, read once."""
+    return _walk(path, keep=True)
+
+
+def _walk(path: Path, keep: bool) -> Iterator[tuple[str, Tensor]]:
+    """All tensors of a file as they are found to be what was written; if not kept, empty ones."""
     try:
         with opened(path) as file:
             text = _header(file)
             with safe_open(path, "np"):  # it refuses offsets that overlap or leave the file
-                _verify(file, text, parse_json(text))
+                header = parse_json(text)
+            sums = _sums(text, header.pop("__metadata__", None) or {})
+            for name, entry in header.items() if keep or sums is not None else ():
+                kind, shape = entry["dtype"], entry["shape"]
+                first, last = entry["data_offsets"]
+                tensor = _room(name, kind, shape) if keep else NONE
+                file.seek(8 + len(text) + first)
+                data = _chunks(file, last - first, _bytes(tensor) if keep else None)
+                found = _checksum(name, kind, shape, data)
+                if sums is not None and name not in sums:
+                    raise ValueError(f"tensor {shown(name)} has no checksum")
+                if sums is not None and found != sums[name]:
+                    raise ValueError(f"tensor {shown(name)} is not what was written")
+                yield name, tensor
     except FileNotFoundError:
         raise RegardError(f"{path.parent} has no {path.name}") from None
     except (SafetensorError, OSError, ValueError, RecursionError) as error:
         raise RegardError(f"{path} {_damaged(error)}") from None
 
 
-def _verify(file: IO[bytes], text: bytes, header: dict[str, Any]) -> None:
-    notes = header.pop("__metadata__", None) or {}
+def _room(name: str, kind: str, shape: list[int]) -> Tensor:
+    """Memory for a tensor that is to be read."""
+    if kind not in KINDS:
+        raise ValueError(f"tensor {shown(name)} holds {kind}, which torch has no type for")
+    return torch.empty(shape, dtype=KINDS[kind])
+
+
+def _sums(text: bytes, notes: dict[str, Any]) -> dict[str, Any] | None:
+    """The checksum of each tensor, if there are any, by a header that is what was written."""
     if not notes.keys() & {"seal", "checksums"}:
-        return
+        return None
     seal = notes.get("seal", "").encode()
     if len(seal) != len(BLANK) or _seal(text.replace(seal, BLANK, 1)) != seal:
         raise ValueError("its header is not what was written")
     sums = parse_json(notes.get("checksums", "{}").encode())
     if not isinstance(sums, dict):
         raise ValueError("its checksums are no object")
-    for name, entry in header.items():
-        first, last = entry["data_offsets"]
-        file.seek(8 + len(text) + first)
-        found = _checksum(name, entry["dtype"], entry["shape"], _chunks(file, last - first))
-        if name not in sums:
-            raise ValueError(f"tensor {shown(name)} has no checksum")
-        if found != sums[name]:
-            raise ValueError(f"tensor {shown(name)} is not what was written")
+    return sums
 
 
-def _chunks(file: IO[bytes], count: int) -> Iterator[memoryview]:
-    """The next bytes of a file, a few at a time.
+def _chunks(file: IO[bytes], count: int, into: memoryview | None) -> Iterator[memoryview]:
+    """The next bytes of a file, a few at a time; `into` is where all of them shall stay.
 
-    They are read and not mapped: a file that is cut off meanwhile would kill whoever maps it.
+    They are read and not mapped: a file that is cut off meanwhile would kill whoever maps it, and
+    what is mapped counts as memory beside its copy.
     """
-    buffer = memoryview(bytearray(min(count, 1 << 20)))
+    kept = into is not None
+    buffer = into if into is not None else memoryview(bytearray(min(count, PIECE)))
     while count:
-        got = file.readinto(buffer[:count])  # type: ignore[attr-defined]
+        got = file.readinto(buffer[: min(count, PIECE)])  # type: ignore[attr-defined]
         if not got:
             raise ValueError("it ends too early")
         yield buffer[:got]
+        buffer = buffer[got:] if kept else buffer
         count -= got
 
 

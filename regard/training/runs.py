@@ -36,6 +36,7 @@ from regard.storage import (
     shown,
     size,
     sweep,
+    verified,
     verify,
     write_tensors,
     write_together,
@@ -82,9 +83,15 @@ def is_run(folder: Path) -> bool:
 def open_run(folder: Path, device: torch.device | str = "cpu") -> Run:
     """A run's model, ready to use; nothing is believed before it was checked."""
     if not is_run(folder):
-        raise RegardError(f"{folder} is no run (it has no {RUN}); `regard train` makes one")
+        what = "`regard train` makes one"
+        if (folder / "config.json").is_file():
+            what = "a Hugging Face folder takes token ids, from Python: regard.load(path)"
+        raise RegardError(f"{folder} is no run (it has no {RUN}); {what}")
     if not os.path.lexists(folder / WEIGHTS):
-        raise RegardError(f"{folder} has no {WEIGHTS} yet: its training did not end")
+        raise RegardError(
+            f"{folder} has no {WEIGHTS}, which the end of training writes: train it to its end, or "
+            "put the file back if it had one (`regard runs` tells)"
+        )
     settings = settings_of(folder)
     tokenizer, source = _tokenizers(folder)
     module = _filled(_config(folder, settings, tokenizer, source), folder, usable(device))
@@ -196,9 +203,8 @@ def _filled(config: Config, folder: Path, device: torch.device) -> Model:
             f"{folder}: its weights take {size(needed)} of memory and {device} has {size(there)}; "
             "use another device or machine"
         )
-    verify(folder / WEIGHTS)
-    # Copies: the file may be replaced or cut off while the model is used.
-    state = {name: tensors[name].to(device, torch.float32, copy=True) for name in wanted}
+    read = verified(folder / WEIGHTS)
+    state = {name: weight.to(device, torch.float32) for name, weight in read}
     module.load_state_dict(state, assign=True)
     return module
 

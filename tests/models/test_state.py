@@ -25,6 +25,7 @@ from regard.models.state import KeyValueState
 from regard.models.transformer import Transformer, build
 
 few = settings(max_examples=8)
+pytestmark = pytest.mark.usefixtures("poisoned")
 
 
 def alone(model: Transformer, rows: int, row: int, text: Tensor, length: int = 5) -> Tensor:

@@ -15,6 +15,7 @@ from regard.models.transformer import Transformer
 
 CASES = ["gpt2-tiny", "llama-tiny", "t5-tiny", "marian-tiny", "gpt2-tiny alibi"]
 SOURCES = [5, 2, 3]
+pytestmark = pytest.mark.usefixtures("poisoned")
 
 
 def feed(model: Transformer, state: KeyValueState, pieces: list[Tensor], memory=None) -> Tensor:
