@@ -229,6 +229,11 @@ class Model:
         return embedded(self.speaker, _several(texts), pool=pool)
 
 
+def _named(given: object) -> str:
+    """What was given, for a message; of a model that it is one."""
+    return "a model" if isinstance(given, Model) else repr(given)
+
+
 def _argument(setting: str) -> str:
     """A search's setting as the argument that it was given by."""
     return ARGUMENTS.get(setting, setting)
@@ -334,9 +339,10 @@ def ensemble(models: Sequence[Model]) -> Model:
     """
     listed = isinstance(models, Sequence) and all(isinstance(model, Model) for model in models)
     if not listed or not models:
-        kinds = models if isinstance(models, list | tuple) else [models]
-        given = ", ".join(type(one).__name__ for one in kinds[:5]) or "nothing"
-        raise RegardError(f"an ensemble is made of a list of loaded models, not of {given}")
+        several = isinstance(models, list | tuple)
+        given = ", ".join(map(_named, models)) if several else _named(models)
+        given = f"[{given}]" if several else given
+        raise RegardError(f"an ensemble is made of a list of models, not of {given:.80}")
     names = [f"model {number}" for number in range(1, len(models) + 1)]
     joint = together([model.speaker for model in models], names)
     return replace(models[0], module=joint.module)

@@ -8,7 +8,7 @@ import torch
 
 import regard
 from regard.decoding.risk import least_risk
-from regard.decoding.settings import Beam, Sampling
+from regard.decoding.settings import SEEDS, Beam, Sampling
 from regard.decoding.translating import limit_for
 from regard.errors import RegardError
 from regard.loading import Model
@@ -295,6 +295,12 @@ def test_other_kinds_of_input_are_taken_or_told(models):
         ("decoder", lambda m: m.generate({"a": 1}), "give texts, or token ids"),
         ("decoder", lambda m: m.generate("a", draft="runs/x"), "a draft is a model"),
         ("decoder", lambda m: m.generate("a", n="2"), "n must be .* not '2'"),
+        ("decoder", lambda m: m.generate("a", n=True), "n must be .* not True"),
+        ("decoder", lambda m: m.generate("a", seed=SEEDS - 1, n=2), f"seed must be {SEEDS - 2} or"),
+        ("encoder", lambda m: m.fill("a [mask]", top="3"), "top must be .* not '3'"),
+        ("encoder", lambda m: m.fill("a [mask]", top=True), "top must be .* not True"),
+        ("decoder", regard.ensemble, "made of a list of models, not of a model$"),
+        ("decoder", lambda m: regard.ensemble([m, None]), r"not of \[a model, None\]$"),
         ("decoder", lambda m: m.generate("a", stop=5), "must be a list of texts"),
         ("encoder", lambda m: m.fill(["a [mask]"]), "give a text with gaps"),
         ("decoder", lambda m: m.generate("a", banned=5), "banned must be a tuple of token ids"),
@@ -322,6 +328,49 @@ def test_a_wrong_type_is_one_sentence(models, kind, call, words):
     with pytest.raises(RegardError, match=words) as raised:
         call(models[kind])
     assert "\n" not in str(raised.value)
+
+
+def test_numbers_of_numpy_are_numbers(models):
+    two, writer = np.int64(2), models["decoder"]
+    plain = writer.generate("the", n=2, seed=2, max_tokens=4, banned=(9,))
+    numpys = writer.generate("the", n=two, seed=two, max_tokens=2 * two, banned=[np.int32(9)])
+    assert numpys == plain
+    assert models["encoder"].fill("a [mask]", top=two) == models["encoder"].fill("a [mask]", top=2)
+    translator, lines = models["encoder-decoder"], ["a dog", "the cat"]
+    for settings in ({"rows": 2, "max_tokens": 2}, {"mbr": 2, "rows": 2}):
+        given = {name: np.int64(value) for name, value in settings.items()}
+        assert translator.translate(lines, **given) == translator.translate(lines, **settings)
+
+
+def test_a_list_of_banned_tokens_is_taken_as_a_tuple():
+    assert Sampling(banned=[5, 7]) == Sampling(banned=(5, 7))
+    assert Beam(banned=[5, 7]) == Beam(banned=(5, 7))
+
+
+def test_a_model_without_weights_is_refused(models):
+    bare = Model(
+        regard.build(models["decoder"].config, "meta").eval(), {}, models["decoder"].tokenizer
+    )
+    for call in (bare.generate, bare.score, bare.embed):
+        with pytest.raises(RegardError, match="on the meta device has no weights"):
+            call("the")
+
+
+def test_a_translation_says_whether_it_came_to_its_end(models):
+    model, line = models["encoder-decoder"], "the cat sat on the mat"
+    (whole,) = model.translate(line, max_tokens=40)
+    (cut,) = model.translate(line, max_tokens=1, prefix=whole.ids[:1])
+    assert cut.end == "limit"
+    kinds = set()
+    for best in model.translations(line, Beam(8, n_best=8)):
+        for one in best:
+            kinds.add(one.end)
+            ended = model.score([[*one.ids, 2]], sources=[line])[0].logprob
+            assert (one.logprob == pytest.approx(ended, abs=1e-3)) is (one.end == "end")
+    assert kinds
+    drawn = model.generate(line, n=3, max_tokens=limit_for(len(cut.source), 48))
+    (safest,) = model.translate(line, mbr=3)
+    assert safest.end in {"end" if one.end == "end" else "limit" for one in drawn}
 
 
 def test_nothing_gives_nothing(models):

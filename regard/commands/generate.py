@@ -18,7 +18,7 @@ from regard.commands.trees import tree_file, tree_line
 from regard.decoding.continuing import MOST_TEXTS, Continuation, Piece, Written
 from regard.decoding.settings import SEEDS, Beam, Sampling
 from regard.decoding.speaker import Speaker
-from regard.decoding.streaming import checked_stops
+from regard.decoding.streaming import Spelling, checked_stops
 from regard.decoding.writing import Token
 from regard.errors import RegardError
 from regard.loading import Model, load
@@ -31,9 +31,11 @@ from regard.training.setup import device_for
 CONTINUES = "Type a text and the model goes on from there; an empty line begins a new one."
 TRANSLATES = "Type a line and the model writes from it as its source."
 HELP = """The seed moves on each time, so the same line gives another text; Ctrl-C stops one.
-  :temperature 0.5   changes a setting (as do :max-tokens, :top-k, :top-p, :min-p, :seed, …)
-  :temperature       shows one, and :settings all
-  :quit              ends, as Ctrl-D does"""
+  :temperature 0.5   changes a setting (as do :max-tokens, :top-k, :top-p, :n, :beam, :seed, …)
+  :temperature       shows one
+  :settings          shows all
+  :quit              ends, as Ctrl-D does
+A text that begins with a colon is typed with two."""
 USUAL: dict[str, Any] = {  # where nothing is said, which is not the same as saying this
     "temperature": 0.8,
     "top_k": 0,
@@ -136,11 +138,9 @@ class Generate:
         model.speaker.require("decoder", "encoder-decoder", who=self.path, what="write texts")
         model.speaker.require_text(self.path)
         draft = self._draft(model.speaker, device) if self.draft else None
-        if self.prompt is None and sys.stdin.isatty():
-            if sys.stdout.isatty():
-                Conversation(asked, model, draft).run()
-                return
-            note("type a prompt; Ctrl-D ends it")
+        if self.prompt is None and sys.stdin.isatty() and sys.stdout.isatty():
+            Conversation(asked, model, draft).run()
+            return
         piped = self.prompt is None or self.prompt == STREAM
         asked.write(model, draft, standard_input() if piped else self.prompt or "")
 
@@ -151,7 +151,7 @@ class Generate:
         draft.speaker.require(speaker.module.config.kind, who=self.draft, what=what)
         speaker.require_words_of(draft.speaker, f"the draft {self.draft}")
         if self.int8 and isinstance(draft.module, Transformer):
-            return replace(draft, module=quantise(draft.module))
+            return replace(draft, module=quantise(draft.module, keep=False))
         return draft
 
     def settled(self) -> "Generate":
@@ -198,9 +198,11 @@ class Generate:
         if self.json or self.logprobs is not None:
             self._show(model, prompt, stream.whole())
         else:
-            self._print(stream, "" if model.speaker.reads else mended(prompt))
+            self._print(stream, before(model, prompt))
         if stream.acceptance is not None:
             note(f"the draft's proposals: {stream.acceptance:.1%} taken")
+        elif draft is not None:
+            note("the draft proposed nothing: there was no room for it, or no token to propose")
 
     def _sampling(self) -> Sampling:
         """The options as settings, which check themselves."""
@@ -231,10 +233,10 @@ class Generate:
         ids = tokenizer.encode(prompt).tolist()
         note_unknown(tokenizer.unknown(ids), f"the prompt's {len(ids):,} tokens")
 
-    def _print(self, stream: Continuation, before: str) -> None:
+    def _print(self, stream: Continuation, shown: str) -> None:
         """Write as it comes: the first text at once, the others in their turn."""
         for index, pieces in enumerate(in_turn(stream, self.n)):
-            put(("---\n" if index else "") + before)
+            put(("---\n" if index else "") + shown)
             end = None
             for piece in pieces:
                 put(piece.text)
@@ -245,17 +247,26 @@ class Generate:
 
     def _show(self, model: Model, prompt: str, texts: list[Written]) -> None:
         """Whole texts, with their tokens if asked for."""
-        before = "" if model.speaker.reads else mended(prompt)
+        shown = before(model, prompt)
         for index, one in enumerate(texts):
             if self.json:
-                facts = _facts(model.tokenizer, prompt, one)
+                given = mended(prompt) if model.speaker.reads else shown
+                facts = _facts(model.tokenizer, given, one)
                 put(json.dumps(facts, ensure_ascii=False, allow_nan=False) + "\n")
                 continue
-            put(("---\n" if index else "") + before + one.text + "\n")
+            put(("---\n" if index else "") + shown + one.text + "\n")
             if self.logprobs is not None and model.tokenizer is not None:
                 put(_table(model.tokenizer, one))
         if any(one.end == "room" for one in texts):
             note(FULL)
+
+
+def before(model: Model, prompt: str) -> str:
+    """What is shown before a text; a character that the prompt leaves off in stands in the text."""
+    if model.speaker.reads or model.tokenizer is None:
+        return ""
+    held = Spelling(model.tokenizer, model.speaker.ids(prompt), prompt).held
+    return mended(prompt[: len(prompt) - held])
 
 
 def in_turn(stream: Continuation, texts: int) -> Iterator[Iterator[Piece]]:
@@ -281,7 +292,7 @@ def in_turn(stream: Continuation, texts: int) -> Iterator[Iterator[Piece]]:
 def _facts(tokenizer: Tokenizer | None, prompt: str, one: Written) -> dict[str, Any]:
     """A text as JSON tells it."""
     facts: dict[str, Any] = {
-        "prompt": mended(prompt),
+        "prompt": prompt,
         "text": one.text,
         "end": one.end,
         "ids": one.ids,
@@ -339,10 +350,10 @@ class Conversation:
             if line.strip() in (":quit", ":q", ":exit"):
                 return
             try:
-                if line.startswith(":"):
+                if line.startswith(":") and not line.startswith("::"):
                     self._command(line[1:].split())
                 else:
-                    self._answer(line)
+                    self._answer(line.removeprefix(":"))
             except RegardError as error:
                 note(str(error))
 
@@ -356,7 +367,8 @@ class Conversation:
         except KeyboardInterrupt:  # enough of this text
             print()
         assert self.asked.seed is not None
-        self.asked = replace(self.asked, seed=self.asked.seed + self.asked.n)
+        following = self.asked.seed + self.asked.n
+        self.asked = replace(self.asked, seed=following if following + self.asked.n <= SEEDS else 0)
 
     def _command(self, words: list[str]) -> None:
         known = {name.replace("_", "-"): name for name in CHANGEABLE}

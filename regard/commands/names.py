@@ -8,12 +8,18 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from regard.commands.printing import note
 from regard.data.tokens import cache_folder
 from regard.errors import RegardError
 from regard.text.sources import check_text, spool
+from regard.training.checkpoints import FOLDER as CHECKPOINTS
+from regard.training.lock import LOCK
+from regard.training.log import LOG
+from regard.training.runs import RUN, SOURCE_TOKENIZER, TOKENIZER, WEIGHTS, is_run
 from regard.training.setup import BUILT_IN
 
 STREAM = "-"
+OWN = (RUN, WEIGHTS, TOKENIZER, SOURCE_TOKENIZER, LOG, LOCK)  # what a run's folder has to keep
 SETTINGS = {"limit": "--max-tokens", "beams": "--beam"}  # that searches call by other words
 
 
@@ -25,7 +31,11 @@ def option(setting: str) -> str:
 def standard_input() -> str:
     """All of standard input as text, without its last newline and a leading mark; broken UTF-8 as
     lone surrogates."""
+    if sys.stdin.isatty():
+        note("type a text; Ctrl-D ends it")
     read = sys.stdin.buffer.read()
+    if not read:
+        raise RegardError("there is no text in standard input")
     check_text(read, "standard input")
     text = read.decode("utf-8-sig", "surrogateescape")
     return text.removesuffix("\n").removesuffix("\r")
@@ -67,7 +77,20 @@ def check_writable(path: Path, *read: str) -> None:
         raise RegardError(f"{path} is a folder; name a file to write to")
     if any(_same(path, name) for name in read):
         raise RegardError(f"{path} is read here, and would be lost; name another file to write to")
+    if run := _run_of(path):
+        raise RegardError(f"{path} is a part of the run {run}; name another file to write to")
     check_place(path)
+
+
+def _run_of(path: Path) -> Path | None:
+    """The run whose own file this is, or would be."""
+    with suppress(OSError, RuntimeError, ValueError):  # links in a circle are no run's
+        there = path.resolve()
+        if there.name in OWN and is_run(there.parent):
+            return there.parent
+        stored = (folder for folder in there.parents if folder.name == CHECKPOINTS)
+        return next((folder.parent for folder in stored if is_run(folder.parent)), None)
+    return None
 
 
 def _same(path: Path, name: str) -> bool:

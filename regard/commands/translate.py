@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, TextIO
 
@@ -31,6 +31,7 @@ from regard.decoding.translating import (
     check_sources,
     least_risky,
     translated,
+    without_problems,
 )
 from regard.errors import Problems, RegardError
 from regard.loading import load
@@ -105,13 +106,12 @@ class Translate:
         where = "standard input" if self.file == STREAM else self.file
         if self.file != STREAM:
             _check_file(self.file)
-            if os.path.isfile(self.file):  # what would stop the work late stops it before it begins
-                check_sources(speaker, sources.lines(Path(self.file)))
+        self._check_lines(speaker, where)
         with ExitStack() as stack:
             parts = _some(self._parts(where), where)
             told = stack.enter_context(_progress())
             trees: TextIO | None = None
-            tokens = unknown = 0
+            tokens = unknown = cut = 0
             for number, found in enumerate(self._found(speaker, parts, beam, sampling, told), 1):
                 self._print(speaker, number, found)
                 if self.tree:  # an older file stays until there is something to write
@@ -119,7 +119,10 @@ class Translate:
                     trees.write(tree_line(speaker.tokenizer, number, found[0].tree))
                 source = found[0].source[:-1]  # without its end
                 tokens, unknown = tokens + len(source), unknown + speaker.unknown(source)
+                cut += found[0].end == "limit"
         note_unknown(unknown, f"the sources' {tokens:,} tokens")
+        if cut:
+            note(f"{cut:,} of {number:,} translations were cut off at their limit (--max-tokens)")
 
     def _settings(self) -> tuple[Beam, Sampling]:
         """All that is wrong with the options, before anything is loaded."""
@@ -169,6 +172,16 @@ class Translate:
         names = [self.path, *self.ensemble]
         return together([model.speaker, *(other.speaker for other in others)], names)
 
+    def _check_lines(self, speaker: Speaker, where: str) -> None:
+        """What would stop the work late stops it before it begins, where all is there already."""
+        if self.file != STREAM:
+            if os.path.isfile(self.file):
+                check_sources(speaker, sources.lines(Path(self.file)))
+        elif not _is_live(file := sys.stdin.buffer):
+            begin = file.tell()
+            check_sources(speaker, chain(*in_parts(file, self.rows * WINDOW, where)))
+            file.seek(begin)
+
     def _parts(self, where: str) -> Iterator[list[str]]:
         """The lines to translate: of a file in full parts, of a pipe as they come."""
         most = self.rows * WINDOW
@@ -194,14 +207,17 @@ class Translate:
     ) -> Iterator[list[Translation]]:
         first = 1
         for part in parts:
+            good = part[: without_problems(speaker, part)]  # what comes before a bad line is done
             common: dict[str, Any] = {"rows": self.rows, "first": first}
             if self.mbr:
-                for found in least_risky(speaker, part, sampling, samples=self.mbr, **common):
+                for found in least_risky(speaker, good, sampling, samples=self.mbr, **common):
                     told(found)
                     yield found
             else:
                 common |= {"limit": self.max_tokens, "prefix": self.prefix, "told": told}
-                yield from translated(speaker, part, beam, **common)
+                yield from translated(speaker, good, beam, **common)
+            if len(good) < len(part):
+                check_sources(speaker, part, first)
             first += len(part)
 
     def _print(self, speaker: Speaker, number: int, found: list[Translation]) -> None:
@@ -279,7 +295,7 @@ def _ready(file: BinaryIO) -> bool:
 
 
 def _decoded(lines: list[bytes], first: bool) -> list[str]:
-    texts = [line.decode("utf-8", "replace").removesuffix("\r") for line in lines]
+    texts = [line.decode("utf-8", "surrogateescape").removesuffix("\r") for line in lines]
     return [texts[0].removeprefix("\ufeff"), *texts[1:]] if first else texts
 
 
@@ -295,6 +311,7 @@ def _facts(speaker: Speaker, number: int, found: list[Translation]) -> dict[str,
                 "tokens": target.pieces(one.ids) if target is not None else one.ids,
                 "logprob": one.logprob,
                 "score": one.score,
+                "end": one.end,
                 **({} if one.attention is None else {"attention": one.attention.tolist()}),
             }
             for one in found

@@ -8,12 +8,12 @@ from typing import Any, Protocol
 
 from regard.decoding.beam import Candidate, Found, Hypothesis, search
 from regard.decoding.prefix import check_fits
-from regard.decoding.settings import Beam, Sampling
+from regard.decoding.settings import SEEDS, Beam, Sampling, require_whole
 from regard.decoding.speaker import Given, Speaker
 from regard.decoding.speculative import Speculation
 from regard.decoding.streaming import Spelling, Stops, checked_stops
 from regard.decoding.writing import End, Token, Writing
-from regard.errors import RegardError
+from regard.errors import Problems, RegardError
 
 MOST_TEXTS = 4096  # of one prompt, side by side
 
@@ -140,12 +140,20 @@ def continue_all(
     seed + i. `draft` proposes `ahead` tokens at a time, which the model accepts or replaces.
     """
     speaker.require("decoder", "encoder-decoder")
-    if not isinstance(n, int) or not 1 <= n <= MOST_TEXTS:
-        raise RegardError(f"n must be a whole number, 1 to {MOST_TEXTS:,}, not {n!r:.40}")
+    problems = Problems("texts")
+    require_whole(problems, "n", n, 1, MOST_TEXTS)
+    problems.report()
+    n = int(n)  # from NumPy's, too
     strings = checked_stops(stop)
     if strings and speaker.tokenizer is None:
         raise RegardError("stop strings need a tokenizer, and this model came without one")
     each = _each(asked, len(given))
+    last = max((one.seed for one in each), default=0)
+    if last + n > SEEDS:
+        raise RegardError(
+            f"seed must be {SEEDS - n} or less with n {n}: the last text's, seed + n - 1, must be "
+            f"below 2 ** 63, not {last + n - 1}"
+        )
     settings = [replace(one, seed=one.seed + i) for one in each for i in range(n)]
     copies = [index for index in range(len(given)) for _ in range(n)]
     steps = _steps(speaker, given, settings, copies, draft, ahead)

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from regard.decoding.sampling import check_numbers
+from regard.decoding.settings import require_whole
 from regard.decoding.speaker import Speaker
-from regard.errors import RegardError
+from regard.errors import Problems, RegardError
 from regard.models.attention import any_shape
 from regard.text.damage import escaped
 from regard.text.specials import MASK, SPECIALS
@@ -47,15 +48,16 @@ def filled(speaker: Speaker, text: str, top: int = 5) -> Filling:
     if not isinstance(text, str):
         raise RegardError(f"give a text with gaps, not {text!r:.40}")
     speaker.require("encoder")
-    if not isinstance(top, int) or isinstance(top, bool) or top < 1:
-        raise RegardError(f"top must be a whole number, 1 or more, not {top}")
+    problems = Problems("fill")
+    require_whole(problems, "top", top, 1)
+    problems.report()
     tokenizer = speaker.tokenizer
     if tokenizer is None:
         raise RegardError("this model came without a tokenizer, so its gaps cannot be filled")
     parts = _parts(text, tokenizer)
     ids = _ids(speaker, tokenizer, parts)
     best = _probabilities(speaker, ids, len(tokenizer)).topk(
-        min(top, len(tokenizer) - len(SPECIALS)), dim=-1
+        min(int(top), len(tokenizer) - len(SPECIALS)), dim=-1
     )
     found = (best.indices + len(SPECIALS)).tolist()  # (gaps, top)
     gaps = [

@@ -102,7 +102,7 @@ def _settle(settings: "Sampling | Beam") -> None:
     """NumPy's numbers become Python's, which are checked and used from here on."""
     for one in fields(settings):
         value = getattr(settings, one.name)
-        if isinstance(value, tuple):
+        if isinstance(value, tuple | list):
             value = tuple(item.item() if isinstance(item, np.generic) else item for item in value)
         value = value.item() if isinstance(value, np.generic) else value
         object.__setattr__(settings, one.name, value)
@@ -112,8 +112,8 @@ def require_whole(
     problems: Problems, name: str, value: object, low: int, high: int | None = None
 ) -> bool:
     """Note it as a problem unless the value is a whole number within these limits."""
-    fits = isinstance(value, int) and not isinstance(value, bool) and low <= value
-    fits = fits and (high is None or value <= high)  # type: ignore[operator]
+    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    fits = whole and low <= value and (high is None or value <= high)  # type: ignore[operator]
     limits = f"{low} or more" if high is None else f"{low} to {high}"
     problems.require(fits, f"{name} must be a whole number, {limits}, not {value!r:.40}")
     return fits

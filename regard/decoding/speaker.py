@@ -60,6 +60,8 @@ class Speaker:
         """Refuse what a model of this kind cannot do, and one whose dropout is on."""
         if self.module.training:
             raise RegardError("the model is being trained, with dropout; call its `eval()` first")
+        if self.device.type == "meta":
+            raise RegardError("a model on the meta device has no weights; load it on a real one")
         kind = self.module.config.kind
         if kind not in kinds:
             raise RegardError(f"{who} ({kind}) cannot {what}: it {self._abilities()}")
@@ -67,9 +69,10 @@ class Speaker:
     def require_text(self, who: str) -> None:
         """Refuse a model that came without a tokenizer: text can be neither given nor had."""
         if self.tokenizer is None:
+            asked = "translate([[5, 7]])" if self.reads else "generate([5, 7])"
             raise RegardError(
-                f"{who} came without a tokenizer, so it takes no text; from Python it takes token "
-                "ids: regard.load(path).generate([5, 7])"
+                f"{who} came without a tokenizer (a Hugging Face folder's own is not read), so it "
+                f"takes no text; from Python it takes token ids: regard.load(path).{asked}"
             )
 
     def require_one(self, what: str) -> Network:

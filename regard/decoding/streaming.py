@@ -23,6 +23,7 @@ class Spelling:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         # Ids may leave off in the middle of a character; what makes it whole then shows it.
         self._decoder.decode(tokenizer.decode_bytes(list(prompt)[-LONGEST_CHARACTER:]))
+        self.held = len(self._decoder.getstate()[0])  # so many bytes of the prompt
 
     def add(self, token: int) -> str:
         """What the token makes certain; a character that is not whole yet waits for the next."""

@@ -12,6 +12,7 @@ from regard.decoding.continuing import MOST_TEXTS, Written, continue_all
 from regard.decoding.risk import least_risk
 from regard.decoding.settings import Beam, Sampling, require_whole
 from regard.decoding.speaker import Given, Speaker, batches
+from regard.decoding.writing import End
 from regard.errors import Problems, RegardError
 
 LISTED = 20  # lines that cannot be translated, one by one; the others are counted
@@ -29,6 +30,7 @@ class Translation:
     source: list[int]  # as the model read it, its end included
     attention: Tensor | None = None  # (target tokens and the end, source tokens)
     tree: list[list[Candidate]] | None = None  # of the whole search
+    end: End = "end"  # or "limit", where it was cut off
 
 
 def limit_for(source: int, context: int, asked: int = 0) -> int:
@@ -87,6 +89,7 @@ def _translation(
         list(source),
         attention,
         found.tree,
+        "end" if hypothesis.ended else "limit",
     )
 
 
@@ -113,6 +116,7 @@ def translated(
     require_whole(problems, "rows", rows, 1)
     require_whole(problems, "limit", limit, 0)
     problems.report()
+    rows, limit = int(rows), int(limit)  # from NumPy's, too
     forced = speaker.beginning(prefix)
     given = enumerate(lines, first)
     while some := list(islice(given, rows * window)):
@@ -143,12 +147,22 @@ def translate_all(
     return list(translated(speaker, sources, beam, rows=rows, window=max(1, len(sources))))
 
 
-def check_sources(speaker: Speaker, lines: Iterable[Given]) -> None:
-    """Refuse lines that cannot be translated, all of them at once."""
+def check_sources(speaker: Speaker, lines: Iterable[Given], first: int = 1) -> None:
+    """Refuse lines that cannot be translated, all of them at once; `first` is a line's number."""
     problems = Problems("translate", LISTED)
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(lines, first):
         _source(speaker, number, line, problems)
     problems.report()
+
+
+def without_problems(speaker: Speaker, lines: Sequence[Given]) -> int:
+    """How many of the lines come before the first that cannot be translated."""
+    problems = Problems("translate")
+    for count, line in enumerate(lines):
+        _source(speaker, count, line, problems)
+        if problems.found:
+            return count
+    return len(lines)
 
 
 def _sources(speaker: Speaker, lines: Sequence[tuple[int, Given]]) -> list[list[int]]:
@@ -193,6 +207,7 @@ def least_risky(
     require_whole(problems, named("mbr"), samples, 1, MOST_TEXTS)
     require_whole(problems, named("rows"), rows, 1)
     problems.report()
+    samples, rows = int(samples), int(rows)
     given = enumerate(lines, first)
     while some := list(islice(given, max(1, rows // samples))):
         sources = _sources(speaker, some)
@@ -211,4 +226,5 @@ def _safest(written: Sequence[Written], source: list[int], utility: str) -> Tran
     """Of the samples of one source, the one that agrees best with all."""
     choice = least_risk([one.text for one in written], utility)
     best, worth = written[choice.index], choice.utilities[choice.index]
-    return Translation(best.text, best.ids, best.logprob or 0.0, worth, source)
+    end: End = "end" if best.end == "end" else "limit"
+    return Translation(best.text, best.ids, best.logprob or 0.0, worth, source, end=end)

@@ -71,7 +71,7 @@ def test_a_terminal_is_not_sent_what_it_would_obey(encoder, monkeypatch):
     ("arguments", "words"),
     [
         (("the cat",), "there is no gap to fill"),
-        (("-",), "there is no gap to fill"),
+        (("-",), "there is no text in standard input"),
         (("<mask>" * 100,), "102 tokens; this model reads at most 32"),
         ((TEXT, "--top", "0"), "--top must be at least 1"),
         ((TEXT, "--top", "-3"), "--top must be at least 1"),

@@ -43,7 +43,7 @@ def test_temperature_0_writes_the_most_probable_tokens(decoder, prompt):
 def test_an_empty_prompt_writes_from_the_start_and_the_seed_decides(decoder):
     first = call("generate", decoder, "", "--max-tokens", 20)
     assert first.code == 0
-    assert first == call("generate", decoder, "--max-tokens", 20, stdin=b"")
+    assert first == call("generate", decoder, "--max-tokens", 20, stdin=b"\n")
     assert first != call("generate", decoder, "", "--max-tokens", 20, "--seed", 1)
 
 
@@ -326,6 +326,23 @@ def test_ctrl_c_takes_a_line_back_or_stops_a_text_and_the_conversation_goes_on(
 def test_the_first_line_of_help_is_true_of_the_model(decoder, translator, conversation):
     assert conversation(decoder).out.startswith("Type a text and the model goes on from there")
     assert conversation(translator).out.startswith("Type a line and the model writes from it as")
+
+
+def test_what_begins_with_a_colon_is_typed_with_two(decoder, conversation):
+    assert "\n:the cat" in "\n" + conversation(decoder, "::the cat").out
+    assert "means nothing here" in conversation(decoder, ":the cat").err
+
+
+def test_behind_the_last_seed_comes_the_first(decoder, conversation):
+    said = conversation(decoder, "a", "the", ":seed", seed=2**63 - 2)
+    assert re.findall(r"seed=\d+", said.out) == ["seed=0"]
+    assert "seed" not in said.err
+
+
+def test_a_draft_that_proposes_nothing_is_told(decoder):
+    said = call("generate", decoder, "the cat", "--draft", decoder, "--max-tokens", 1)
+    assert "the draft proposed nothing" in said.err
+    assert "taken" not in said.err
 
 
 def test_a_translator_is_given_one_line(translator):

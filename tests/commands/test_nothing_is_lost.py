@@ -1,5 +1,6 @@
 """What is written never lies over what is read, and a job that cannot end is not begun."""
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -36,6 +37,34 @@ def test_no_output_lies_over_an_input(translator, decoder, data):
     assert lost in kept(texts, "tokenizer", texts, "-o", texts)
 
 
+@pytest.mark.parametrize(
+    "name", ["run.toml", "model.safetensors", "tokenizer.json", "log.jsonl", ".lock"]
+)
+def test_no_output_lies_over_what_a_run_has_to_keep(decoder, name):
+    for path in (decoder / name, Path("link") / name, Path("file")):
+        Path("link").is_symlink() or Path("link").symlink_to(decoder)
+        Path("file").unlink(missing_ok=True)
+        Path("file").symlink_to(decoder / name)
+        with pytest.raises(RegardError, match=f"is a part of the run .*{decoder.name}; name"):
+            check_writable(path)
+    check_writable(decoder / "else.jsonl")  # beside them there may be anything
+    check_writable(Path(name))
+
+
+def test_nor_over_a_checkpoint_and_commands_say_so(decoder, translator, data):
+    log = decoder / "log.jsonl"
+    assert "is a part of the run" in kept(log, "embed", decoder, "the", "--out", log)
+    weights = translator / "model.safetensors"
+    asked = ("translate", translator, data / "source2", "--tree", weights)
+    assert "is a part of the run" in kept(weights, *asked)
+    settings = decoder / "run.toml"
+    pairs = (data / "source2", data / "target2")
+    said = kept(settings, "evaluate", translator, *pairs, "--written", settings)
+    assert "is a part of the run" in said
+    place = next((translator / "checkpoints").glob("*/place.json"))
+    assert "is a part of the run" in kept(place, *asked[:-1], place)
+
+
 def test_nor_over_a_file_that_is_piped_in(monkeypatch):
     Path("in.txt").write_text("the cat\n")
     with open("in.txt") as given:
@@ -64,6 +93,19 @@ def test_lines_that_cannot_be_translated_are_told_before_any_is(translator):
     assert "line 41: a source of 100 tokens is too long" in said.err
     assert said.err.count("is too long") == 20
     assert "and 11 more" in said.err
+    piped = call("translate", translator, "--rows", 1, stdin="\n".join(lines).encode())
+    assert piped == said
+
+
+def test_what_stands_before_a_line_that_cannot_be_translated_is_written(translator):
+    """Of a pipe, of which nobody knows what will come."""
+    good = b"the cat\na dog\n"
+    command = [sys.executable, "-m", "regard", "translate", str(translator)]
+    lines = good + b"cat " * 99 + b"\nthe dog\n"
+    done = subprocess.run(command, input=lines, capture_output=True, timeout=120)
+    assert done.returncode == 2
+    assert done.stdout.decode() == call("translate", translator, stdin=good).out
+    assert done.stderr.decode().startswith("error: translate: line 3: a source of 100 tokens")
 
 
 @pytest.mark.parametrize(

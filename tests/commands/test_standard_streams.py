@@ -2,6 +2,7 @@
 
 import importlib.abc
 import io
+import json
 import os
 import pty
 import subprocess
@@ -64,6 +65,31 @@ def test_a_prompt_that_is_piped_in_has_neither_a_mark_nor_an_end_of_line(decoder
     plain = call("generate", decoder, "-", "--json", stdin=b"the cat")
     for given in (b"the cat\n", b"the cat\r\n", b"\xef\xbb\xbfthe cat\r\n"):
         assert call("generate", decoder, "-", "--json", stdin=given) == plain
+
+
+def test_broken_bytes_are_the_same_in_a_file_and_in_a_pipe(separate):
+    given = b"the \xe2\x82 cat\n\xffdog\n"
+    Path("in.txt").write_bytes(given)
+    asked = ("translate", separate, "--json")
+    assert call(*asked, "in.txt").out == call(*asked, stdin=given).out
+
+
+def test_a_character_that_a_prompt_leaves_off_in_is_shown_once(decoder):
+    for cut, whole in ((b"the caf\xc3", "the caf"), ("the 猫".encode()[:-1], "the ")):
+        (told,) = call("generate", decoder, "--json", "--n", 1, stdin=cut).out.splitlines()
+        facts = json.loads(told)
+        assert facts["prompt"] == whole
+        assert facts["text"]
+        plain = call("generate", decoder, stdin=cut).out
+        assert plain == f"{whole}{facts['text']}\n"
+        searched = call("generate", decoder, "--beam", 2, stdin=cut).out
+        assert searched.startswith(whole)
+        assert not searched.startswith(f"{whole}\ufffd\ufffd\ufffd")
+
+
+def test_nothing_piped_in_is_no_text(decoder):
+    assert "there is no text in standard input" in mistake(call("generate", decoder))
+    assert call("generate", decoder, "").code == 0  # which says that a text shall begin
 
 
 def test_standard_streams_that_came_closed_are_empty_and_swallow(monkeypatch, decoder, capfd):

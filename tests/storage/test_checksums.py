@@ -11,7 +11,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from regard.errors import RegardError
-from regard.storage import TensorFolder, verify, write_safetensors
+from regard.storage import TensorFolder, verified, verify, write_safetensors
 from regard.storage.tensors import BLANK, _seal
 
 TENSORS = {
@@ -30,11 +30,16 @@ def file(tmp_path) -> Path:
 
 
 def refused(path: Path) -> str:
-    with pytest.raises(RegardError) as caught:
-        verify(path)
-    assert str(caught.value).startswith(f"{path} is damaged or cut off (")
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
+    """What is said of a file that is checked, and as well where it is read."""
+    said = []
+    for ask in (verify, lambda path: list(verified(path))):
+        with pytest.raises(RegardError) as caught:
+            ask(path)
+        said.append(str(caught.value))
+    assert said[0] == said[1]
+    assert said[0].startswith(f"{path} is damaged or cut off (")
+    assert "\n" not in said[0]
+    return said[0]
 
 
 def test_the_library_reads_the_file_as_ever(file):
@@ -45,6 +50,35 @@ def test_the_library_reads_the_file_as_ever(file):
         assert torch.equal(found[name], tensor)
     assert safe_open(file, "pt").metadata()["format"] == "pt"
     verify(file)
+
+
+def test_what_is_read_is_what_was_written(file):
+    found = dict(verified(file))
+    assert found.keys() == TENSORS.keys()
+    for name, tensor in TENSORS.items():
+        assert found[name].dtype == tensor.dtype
+        assert found[name].shape == tensor.shape
+        assert torch.equal(found[name], tensor)
+
+
+def test_what_is_read_stays_when_the_file_goes(tmp_path):
+    path, numbers = tmp_path / "x.safetensors", torch.randn(3, 1 << 20)  # several pieces
+    write_safetensors({"a": numbers, "b": numbers[0]}, path)
+    found = dict(verified(path))
+    path.write_bytes(b"")
+    assert torch.equal(found["a"], numbers)
+    assert torch.equal(found["b"], numbers[0])
+
+
+def test_files_of_others_are_read_too_but_for_types_that_torch_lacks(tmp_path):
+    path = tmp_path / "x.safetensors"
+    save_file(TENSORS, path)
+    assert torch.equal(dict(verified(path))["a"], TENSORS["a"])
+    text = b'{"a":{"dtype":"F8_E8M0","shape":[2],"data_offsets":[0,2]}}'
+    path.write_bytes(len(text).to_bytes(8, "little") + text + b"\1\2")
+    verify(path)
+    with pytest.raises(RegardError, match="tensor a holds F8_E8M0, which torch has no type for"):
+        list(verified(path))
 
 
 def test_each_tensor_starts_at_a_multiple_of_its_elements(tmp_path):

@@ -127,7 +127,7 @@ def test_what_is_missing_is_one_sentence(tmp_path, tokenizer):
         runs.open_run(tmp_path)
     save(tmp_path, "causal", [tokenizer])
     (tmp_path / "model.safetensors").unlink()
-    with pytest.raises(RegardError, match=r"no model\.safetensors yet: its training did not end"):
+    with pytest.raises(RegardError, match=r"no model\.safetensors, which the end of training"):
         runs.open_run(tmp_path)
     (tmp_path / "tokenizer.json").unlink()
     runs.write_weights(tmp_path, dict((build(config_of("causal"))).named_parameters()))
