@@ -114,7 +114,7 @@ class Model:
             )
         if not isinstance(beam, Beam):
             beam = Beam(beams=beam, n_best=n, banned=banned, named=_argument)
-        answers = search_all(self.speaker, given, beam, max_tokens)
+        answers = search_all(self.speaker, given, beam, asked.limit)
         return [one for answer in answers for one in answer]
 
     def caption(

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from regard.decoding.beam import search
+from regard.decoding.beam import Found, Hypothesis, search
 from regard.decoding.settings import Beam
 from regard.decoding.speaker import Given, Speaker
 from regard.errors import RegardError
@@ -52,26 +52,10 @@ def captioned(
         device=speaker.device,
         memory=memory,
     )
-    captions = []
-    for one in found:
-        captions.append(
-            [
-                Caption(
-                    speaker.text([*begin, *best.ids]),
-                    [*begin, *best.ids],
-                    best.logprob,
-                    best.worth,
-                    _joined(one.forced, best.attention),
-                )
-                for best in one.hypotheses
-            ]
-        )
-    return captions
+    return [[_caption(speaker, begin, one, best) for best in one.hypotheses] for one in found]
 
 
-def _joined(forced: Tensor | None, attention: Tensor | None) -> Tensor | None:
-    """What the tokens of the prefix looked at, and then the others."""
-    if attention is None:
-        return None
-    whole = attention if forced is None else torch.cat((forced, attention))
-    return whole.float().cpu()
+def _caption(speaker: Speaker, begin: list[int], found: Found, best: Hypothesis) -> Caption:
+    ids, attention = [*begin, *best.ids], found.looked(best)
+    attention = None if attention is None else attention.float()
+    return Caption(speaker.text(ids), ids, best.logprob, best.worth, attention)

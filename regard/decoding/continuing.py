@@ -281,11 +281,19 @@ def _searched(speaker: Speaker, given: Given, found: Found, row: int, short: End
         spelling = Spelling(speaker.tokenizer, *_before(speaker, given))
         return "".join(map(spelling.add, hypothesis.ids)) + spelling.end()
 
+    def tokens(hypothesis: Hypothesis) -> tuple[Token, ...]:
+        ids = [*hypothesis.ids, *(() if hypothesis.end is None else (hypothesis.end,))]
+        *others, last = (Token(row, token) for token in ids)
+        return (*others, replace(last, end=end(hypothesis)))
+
+    def end(hypothesis: Hypothesis) -> End:
+        return "end" if hypothesis.ended else short
+
     return [
         Written(
             text(one),
-            tuple(Token(row, token) for token in one.ids),
-            "end" if one.ended else short,
+            tokens(one),
+            end(one),
             one.logprob,
             one.worth,
             found.tree,

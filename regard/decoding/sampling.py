@@ -6,7 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
+from regard.decoding.ranking import first_of_equals
 from regard.decoding.settings import Sampling, Signs
 from regard.errors import RegardError
 
@@ -123,22 +125,23 @@ def _kept_by_rank(scores: Tensor, columns: Columns) -> Tensor | None:
     index = torch.tensor(filtering, device=scores.device)
     some, top_k, top_p = scores[index], columns.top_k[index], columns.top_p[index]
     far = any(FIRST_LOOK < columns.asked[row].top_k < vocabulary for row in filtering)
-    values, weights, total = _ranked(some, top_k, top_p, far)
+    values, sums, total = _ranked(some, top_k, top_p, far)
     ranks = torch.arange(values.shape[-1], device=scores.device)
-    before = weights.cumsum(-1) - weights  # of all that are more probable
+    before = F.pad(sums[:, :-1], (1, 0))  # of all that are more probable
     count = ((ranks < top_k) & (before < top_p * total)).sum(-1, keepdim=True)
     kept = torch.ones_like(scores, dtype=torch.bool)
-    kept[index] = _best(some, count, values.gather(-1, count - 1))
+    kept[index] = first_of_equals(some, count, values.gather(-1, count - 1))
     return kept
 
 
-Ranked = tuple[Tensor, Tensor, Tensor]  # scores, best first; their weights; what top_p is a part of
+Ranked = tuple[Tensor, Tensor, Tensor]  # best scores first; sums of weights; what top_p is part of
 
 
 def _ranked(scores: Tensor, top_k: Tensor, top_p: Tensor, far: bool) -> Ranked:
     """As many of the best of scores (rows, vocabulary) as hold every row's top_k and top_p.
 
-    A first look takes a few, which nearly always do; `far` says that a top_k goes beyond it.
+    A first look takes a few, which nearly always do; `far` says that a top_k goes beyond it. Sums
+    are made in one order, whatever the width: else a neighbour would move a share by its last bit.
     """
     vocabulary = scores.shape[-1]
     whole = scores.exp().sum(-1, keepdim=True)  # of what no top_k cuts
@@ -146,28 +149,15 @@ def _ranked(scores: Tensor, top_k: Tensor, top_p: Tensor, far: bool) -> Ranked:
     def look(width: int) -> Ranked:
         values = scores.topk(width, dim=-1).values
         ranks = torch.arange(width, device=scores.device)
-        weights = values.exp().masked_fill(ranks >= top_k, 0.0)
-        return values, weights, torch.where(top_k <= width, weights.sum(-1, keepdim=True), whole)
+        sums = values.exp().masked_fill(ranks >= top_k, 0.0).cumsum(-1)
+        cut = (top_k < vocabulary) & (top_k <= width)
+        return values, sums, torch.where(cut, sums[:, -1:], whole)
 
     if far or vocabulary <= FIRST_LOOK:
         return look(vocabulary)
-    values, weights, total = look(FIRST_LOOK)
-    enough = weights.sum(-1, keepdim=True) >= top_p * total
-    return (values, weights, total) if bool(enough.all()) else look(vocabulary)
-
-
-def _best(scores: Tensor, count: Tensor, least: Tensor) -> Tensor:
-    """Where the `count` (rows, 1) best of scores (rows, vocabulary) are, `least` being the last.
-
-    Of equals the first are taken: `topk` takes others with another width, that is, with other
-    neighbours, and half precision has many equals.
-    """
-    kept = scores >= least
-    if bool((kept.sum(-1, keepdim=True) > count).any()):
-        equal = scores == least
-        above = kept & ~equal
-        kept = above | (equal & (equal.cumsum(-1) <= count - above.sum(-1, keepdim=True)))
-    return kept
+    values, sums, total = look(FIRST_LOOK)
+    enough = sums[:, -1:] >= top_p * total
+    return (values, sums, total) if bool(enough.all()) else look(vocabulary)
 
 
 def draw(probabilities: Tensor, uniform: Sequence[float]) -> list[int]:

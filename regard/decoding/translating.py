@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
-import torch
 from torch import Tensor
 
 from regard.decoding.beam import Candidate, Found, Hypothesis, search
@@ -78,16 +77,14 @@ def _translation(
     found: Found,
 ) -> Translation:
     ids = [*prefix, *hypothesis.ids]
-    attention = hypothesis.attention
-    if attention is not None and found.forced is not None:
-        attention = torch.cat((found.forced, attention))[:, : len(source)].cpu()
+    attention = found.looked(hypothesis)
     return Translation(
         speaker.text(ids),
         ids,
         hypothesis.logprob,
         hypothesis.worth,
         list(source),
-        attention,
+        None if attention is None else attention[:, : len(source)],
         found.tree,
         "end" if hypothesis.ended else "limit",
     )

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from regard.decoding.prefix import Prefix, check_fits
+from regard.decoding.ranking import largest
 from regard.decoding.sampling import Columns, best_tokens, check_numbers, dice, distribution, draw
 from regard.decoding.settings import TEXT, Sampling, Signs
 from regard.errors import RegardError
@@ -194,8 +195,8 @@ def logprobs(logits: Tensor, chosen: Sequence[int], wanted: Sequence[int | None]
     index = torch.tensor(chosen, device=logits.device)[:, None]
     own = scores.gather(-1, index)[:, 0].tolist()
     most = min(max(count or 0 for count in wanted), logits.shape[-1])
-    best = scores.topk(most, dim=-1)
-    favourites = zip(best.indices.tolist(), best.values.tolist(), strict=True)
+    values, places = largest(scores, most)
+    favourites = zip(places.tolist(), values.tolist(), strict=True)
     return [
         (None, ()) if count is None else (mine, tuple(zip(ids, values, strict=True))[:count])
         for count, mine, (ids, values) in zip(wanted, own, favourites, strict=True)

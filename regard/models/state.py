@@ -20,7 +20,7 @@ from regard.models.attention import KeysValues
 from regard.models.config import TransformerConfig
 from regard.models.given import check_room
 from regard.models.masks import Dense, Mask, Overlay, Span, fitting, lay, whole_numbers
-from regard.models.protocol import Memory
+from regard.models.protocol import Memory, chosen_rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,12 +155,7 @@ class KeyValueState:
         """Row i becomes what row `rows[i]` was; their number may change, rows may repeat."""
         if not self.layers:
             raise RegardError("the state was freed; start a new one")
-        given = whole_numbers(rows, "rows")
-        if given.dim() != 1 or not len(given):
-            raise RegardError(f"reorder needs a list of rows, not shape {tuple(given.shape)}")
-        wanted = given.tolist()
-        if not 0 <= min(wanted) <= max(wanted) < self.rows:
-            raise RegardError(f"the state has rows 0 to {self.rows - 1}, not {wanted}")
+        wanted = chosen_rows(rows, self.rows)
         if wanted == list(range(self.rows)):
             return
         used = max(self.lengths)

@@ -3,10 +3,9 @@
 import itertools
 import math
 
+import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from twins import (
     CONTEXT,
     READERS,
@@ -24,10 +23,12 @@ from twins import (
     whole,
     words,
     writer,
+    written,
 )
 
-from regard.decoding.beam import BLOCK, largest, search
-from regard.decoding.settings import TARGET, Beam, Signs
+from regard.decoding.beam import search
+from regard.decoding.ranking import BLOCK
+from regard.decoding.settings import TARGET, Beam, Sampling, Signs
 from regard.errors import RegardError
 from regard.models.ngram import NGram
 from regard.text.specials import BOS, EOS
@@ -84,6 +85,27 @@ def test_one_beam_is_the_most_probable_token_each_time(name):
         assert whole(found[row].hypotheses[0]) == text[1:]
 
 
+@pytest.mark.parametrize("order", [1, 2, 3])
+def test_of_equals_the_first_is_taken_as_in_greedy_writing(order):
+    """N-grams have equals at every step."""
+    rng = np.random.default_rng(order)
+    texts = [rng.integers(5, 12, rng.integers(1, 6)).tolist() for _ in range(8)]
+    module = only_counted(texts, order=order)
+    prompts = [[BOS], [BOS, texts[0][0]], [BOS, texts[1][0]]]
+    greedy = [written(module, prompt, Sampling(6, 0.0)) for prompt in prompts]
+    found = found_by(module, prompts, [6] * 3, Beam(1))
+    assert [whole(one.hypotheses[0]) for one in found] == greedy
+    assert_as_the_twin(module, prompts, [6] * 3, Beam(3, n_best=3))
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("beams", [1, 3])
+def test_an_open_beam_is_judged_before_it_pays_for_coverage(beams, seed):
+    module = writer("marian-tiny", seed, ends=4.0, dtype=torch.float64)
+    beam = Beam(beams, n_best=beams, coverage_penalty=0.02)
+    assert_as_the_twin(module, [[BOS]] * 2, [12, 9], beam, sources(2, seed + 3))
+
+
 def test_in_float64_scores_are_as_exact_as_the_model():
     module = writer("marian-tiny", 3, dtype=torch.float64)
     text = sources(1, 3)[0]
@@ -93,23 +115,6 @@ def test_in_float64_scores_are_as_exact_as_the_model():
             logits = following(module, [BOS, *ids[:place]], text)
             total += float(logits.log_softmax(-1)[token])
         assert one.logprob == pytest.approx(total, abs=1e-10)
-
-
-numbers = st.one_of(st.sampled_from([-math.inf, -2.0, 0.5]), st.floats(-9, 9, width=32))
-
-
-@given(count=st.integers(1, 3), more=st.integers(0, 3 * BLOCK), data=st.data())
-def test_the_largest_of_many_are_the_largest(count, more, data):
-    size = 4 * count * BLOCK + more
-    filling = data.draw(st.sampled_from([-math.inf, -3.0, 0.0]))
-    values = torch.full((3, size), filling)
-    for row in values:
-        for place in data.draw(st.lists(st.integers(0, size - 1), max_size=9)):
-            row[place] = data.draw(numbers)
-    found, places = largest(values, count)
-    assert torch.equal(found, values.sort(descending=True).values[:, :count])
-    assert torch.equal(found, values.gather(1, places))
-    assert all(len({*row}) == count for row in places.tolist())
 
 
 @pytest.mark.parametrize("name", ["marian-tiny", "llama-tiny"])

@@ -410,3 +410,26 @@ def test_a_search_of_the_wrong_kind_is_one_sentence(wrong):
 def test_a_model_that_allows_nothing_is_one_sentence():
     with pytest.raises(RegardError, match="no probability to any token"):
         drawn_from(torch.full((1, 30), -math.inf), [Sampling()])
+
+
+def test_what_is_exactly_at_a_filters_edge():
+    """Shares that floats hold exactly: of equals half are enough; what equals the best stays."""
+    found = drawn_from(torch.zeros(1, 4), [Sampling(top_p=0.5)])
+    assert found.tolist() == [[0.5, 0.5, 0, 0]]
+    found = drawn_from(torch.tensor([[0.0, 0.0, -1.0]]), [Sampling(min_p=1.0)])
+    assert found.tolist() == [[0.5, 0.5, 0]]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_share_at_the_edge_does_not_feel_its_neighbours(seed):
+    """A flat neighbour makes the look wide; sums must not be made in another order for that."""
+    generator = torch.Generator().manual_seed(seed)
+    logits = 6 * torch.randn(1, 4 * FIRST_LOOK, generator=generator)
+    weights = logits[0].double().sub(logits.max()).exp().sort(descending=True).values
+    place = int(torch.randint(3, 40, (), generator=generator))
+    edge = float(weights[:place].sum() / logits.double().sub(logits.max()).exp().sum())
+    asked = Sampling(top_p=edge)
+    alone = drawn_from(logits, [asked])
+    flat = torch.zeros_like(logits)
+    beside = drawn_from(torch.cat((flat, logits)), [Sampling(top_p=0.9), asked])
+    np.testing.assert_array_equal(beside[1], alone[0])

@@ -372,3 +372,25 @@ def test_where_no_token_has_a_probability_nothing_is_written(temperature, neighb
         prompts, asked = [[BOS, 5], *prompts], [replace(neighbour, limit=3), *asked]
     found = refusal(ngram, prompts, asked)
     assert found == "the model gives no probability to any token that may be written"
+
+
+def test_favourites_that_are_equal_stand_in_the_vocabularys_order_whoever_is_beside():
+    counts = only_counted([[7, 8], [9, 8], [6, 8], [11, 8], [13, 8], [12, 8]], order=2)
+    asked = [Sampling(limit=1, logprobs=few, temperature=0.0) for few in (3, 20)]
+    alone = tokens_of(begun(counts, [[BOS]], asked[:1]))[0][0].top
+    beside = tokens_of(begun(counts, [[BOS], [BOS]], asked))[0][0].top
+    assert [token for token, _ in alone] == [6, 7, 9]
+    assert beside == alone
+
+
+def test_copies_may_be_of_different_numbers():
+    """Three rows read the first source and two the second: none shares a row of what was read."""
+    module, texts = writer("marian-tiny", 2), sources(2, 5)
+    asked = [Sampling(limit=6, seed=seed) for seed in range(5)]
+    copies = [0, 0, 0, 1, 1]
+    found = together(module, [[BOS], [BOS]], asked, texts, copies=copies)
+    alone = [
+        together(module, [[BOS]], [one], [texts[which]])[0]
+        for one, which in zip(asked, copies, strict=True)
+    ]
+    assert found == alone
