@@ -190,7 +190,7 @@ def test_what_is_no_run_or_not_yet_one_is_said(decoder):
     assert "is no run" in mistake(call("evaluate", "nowhere"))
     assert "is no run" in mistake(call("evaluate", "."))
     Path("run.toml").write_bytes((decoder / "run.toml").read_bytes())
-    assert "its training did not end" in mistake(call("evaluate", "."))
+    assert "which the end of training writes" in mistake(call("evaluate", "."))
 
 
 def test_data_that_changed_since_training_is_not_taken_for_what_was_held_out(data, tmp_path):

@@ -100,7 +100,7 @@ def test_unknown_words_are_counted_over_all_lines(translator, options):
     said = call("translate", translator, *options, stdin=b"the zebra\n\nzebra\na cat")
     assert "note: 2 of the sources' 5 tokens are unknown to this run\n" in said.err
     assert len(said.out.split("\n")) == 5
-    assert call("translate", translator, *options, stdin=b"a cat").err == ""
+    assert "unknown" not in call("translate", translator, *options, stdin=b"a cat").err
 
 
 def test_the_tree_holds_every_step(translator, tmp_path):

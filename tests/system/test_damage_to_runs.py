@@ -162,24 +162,21 @@ def test_no_folder_where_checkpoints_were(again, how):
 
 
 @pytest.mark.parametrize(
-    ("step", "settings"),
-    [
-        # What was best at step 18 stays the best.
-        (18, ["training.average=0", "training.ema=0", "optimizer.peak=1.0", "schedule.decay=0"]),
-        (16, ["training.average=4"]),
-    ],
-    ids=["best", "averaged"],
+    ("step", "best", "average"), [(18, 18, 0), (16, 24, 4)], ids=["best", "averaged"]
 )
 def test_a_damaged_checkpoint_that_the_final_weights_need_is_made_again(
-    nursery, step, settings, tmp_path
+    nursery, step, best, average, tmp_path
 ):
+    settings = [f"training.average={average}", "training.ema=0"]
     for name in ("whole", "damaged"):
         command = [*made(tmp_path / name, "text"), *KEEP, *settings]
     expected, folder = tmp_path / "whole", tmp_path / "damaged"
-    assert nursery.run(expected, *command).code == 0
-    assert nursery.run(folder, *command, hooks=HOOKS, setup="killed", given={"step": 21}).code == -9
+    judged = {"hooks": HOOKS, "setup": "judged"}
+    killed = {"best": best, "hook": "killed", "given": {"step": 21}}
+    assert nursery.run(expected, *command, **judged, given={"best": best}).code == 0
+    assert nursery.run(folder, *command, **judged, given=killed).code == -9
     DAMAGES["cut in half"](folder / "run" / "checkpoints" / str(step) / "model.safetensors")
-    ended = nursery.run(folder, *command)
+    ended = nursery.run(folder, *command, **judged, given={"best": best})
     assert ended.code == 0, ended.out
     assert left(folder / "run") == left(expected / "run")
 
