@@ -1,11 +1,13 @@
 """Translation on a CPU at the size of transformer-base: Regard, `transformers`, CTranslate2.
 
-    python bench/translation.py RUN test.en [--beam 4] [--rows 32] [--sentences 200]
+    python bench/translation.py RUN test.en [--beam 4] [--rows 32] [--sentences 1000]
 
 All have the same weights: those of a trained small RUN, grown to width 512, 8 heads and hidden
 2048 without changing what it computes (`grow`). Each contestant is a fresh process, started in
-turn with the others, and gets the same batches, beams, limits and threads; loading and one batch
-to warm up are not timed. Tokens are those written, `</s>` included.
+turn with the others, and gets the same batches, beams, limits and threads; loading and the first
+batches to warm up are not timed. Tokens are those written, `</s>` included. Regard works on several
+batches at once; CTranslate2 comes both with all threads on each batch, as it does by itself, and
+with a thread for each batch ("side by side").
 
 The searches are as alike as their settings allow: a hypothesis is worth its log-probability over
 its length with `</s>`. Regard and `transformers` go on until no open hypothesis, at its present
@@ -26,6 +28,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
+from threading import Event
 from typing import Any
 
 import torch
@@ -68,7 +71,7 @@ class Terms:
     threads: int
 
 
-Translate = Callable[[Batch], list[list[int]]]  # the targets, without <s> and </s>
+Translate = Callable[[list[Batch]], list[list[int]]]  # the targets, without <s> and </s>
 Load = Callable[[Path, Terms], Translate]  # from the prepared folder
 
 
@@ -92,16 +95,22 @@ def regard_int8() -> Load:
 def _regard(module: Transformer, terms: Terms) -> Translate:
     from regard.decoding.beam import search
     from regard.decoding.settings import Beam
+    from regard.decoding.side_by_side import side_by_side
 
     @torch.inference_mode()
-    def run(batch: Batch) -> list[list[int]]:
+    def run(batch: Batch, over: Event) -> list[list[int]]:
         memory = module.encode(batch.padded(), batch.lengths())
         rows = len(batch.sources)
         asked = Beam(terms.beams)
-        found = search(module, [[BOS]] * rows, [batch.limit] * rows, asked, memory=memory)
+        limits = [batch.limit] * rows
+        found = search(module, [[BOS]] * rows, limits, asked, memory=memory, over=over)
         return [each.hypotheses[0].ids for each in found]
 
-    return run
+    def run_all(batches: list[Batch]) -> list[list[int]]:
+        found = {id(batch): targets for batch, targets in side_by_side(run, batches, module)}
+        return [target for batch in batches for target in found[id(batch)]]
+
+    return run_all
 
 
 def transformers_float32() -> Load:
@@ -123,12 +132,13 @@ def transformers_float32() -> Load:
             )
             return [_until_end(row) for row in found[:, 1:].tolist()]
 
-        return run
+        return lambda batches: [target for batch in batches for target in run(batch)]
 
     return load
 
 
-def ctranslate2_as(kind: str) -> Load:
+def ctranslate2_as(kind: str, side_by_side: bool = False) -> Load:
+    """With all threads for each batch, as it comes, or with a batch for each thread."""
     import ctranslate2
 
     def load(folder: Path, terms: Terms) -> Translate:
@@ -136,19 +146,24 @@ def ctranslate2_as(kind: str) -> Load:
             str(folder / f"ctranslate2-{kind}"),
             device="cpu",
             compute_type=kind,
-            inter_threads=1,
-            intra_threads=terms.threads,
+            inter_threads=terms.threads if side_by_side else 1,
+            intra_threads=1 if side_by_side else terms.threads,
         )
 
-        def run(batch: Batch) -> list[list[int]]:
-            found = translator.translate_batch(
+        def begin(batch: Batch) -> list[Any]:
+            return translator.translate_batch(
                 [[_spelled(i) for i in ids] for ids in batch.sources],
                 beam_size=terms.beams,
                 length_penalty=1.0,
                 max_decoding_length=batch.limit,
                 return_end_token=True,  # so that a length counts it, as with the others
+                asynchronous=True,
             )
-            return [_until_end([_meant(t) for t in each.hypotheses[0]]) for each in found]
+
+        def run(batches: list[Batch]) -> list[list[int]]:
+            coming = [one for batch in batches for one in begin(batch)]
+            best = (one.result().hypotheses[0] for one in coming)
+            return [_until_end([_meant(token) for token in target]) for target in best]
 
         return run
 
@@ -174,12 +189,16 @@ CONTESTANTS: dict[str, Callable[[], Load]] = {
     "transformers float32": transformers_float32,
     "ctranslate2 float32": lambda: ctranslate2_as("float32"),
     "ctranslate2 int8": lambda: ctranslate2_as("int8"),
+    "ctranslate2 float32 side by side": lambda: ctranslate2_as("float32", side_by_side=True),
+    "ctranslate2 int8 side by side": lambda: ctranslate2_as("int8", side_by_side=True),
 }
 NEEDS = {
     "regard int8": "regard.models.int8",
     "transformers float32": "transformers",
     "ctranslate2 float32": "ctranslate2",
     "ctranslate2 int8": "ctranslate2",
+    "ctranslate2 float32 side by side": "ctranslate2",
+    "ctranslate2 int8 side by side": "ctranslate2",
 }
 
 
@@ -281,9 +300,9 @@ def enter(name: str, folder: Path) -> dict[str, Any]:
     before = _memory("VmRSS")
     run = load(folder, terms)
     loaded = _memory("VmHWM")
-    run(batches[0])
+    run(batches[: terms.threads])
     begin, used = time.perf_counter(), time.process_time()
-    found = [target for batch in batches for target in run(batch)]
+    found = run(batches)
     spent = {"seconds": time.perf_counter() - begin, "cpu": time.process_time() - used}
     memory = {"before": before, "loaded": loaded, "peak": _memory("VmHWM")}
     return {**spent, **memory, "found": found}
@@ -373,7 +392,7 @@ def main() -> None:
     parser.add_argument("source", type=Path, help="sentences, one a line")
     parser.add_argument("--beam", type=int, default=4)
     parser.add_argument("--rows", type=int, default=32, help="sentences in a batch")
-    parser.add_argument("--sentences", type=int, default=200)
+    parser.add_argument("--sentences", type=int, default=1000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--contestant", help=argparse.SUPPRESS)
@@ -409,11 +428,11 @@ def main() -> None:
                 seconds = results[name][-1]["seconds"]
                 print(f"round {turn + 1}: {name} {seconds:.1f} s", flush=True)
     figures = table(results)
-    print(f"{'':22}tokens/s   ratio  by cpu-s    same  peak MiB   added")
+    print(f"{'':34}tokens/s   ratio  by cpu-s    same  peak MiB   added")
     for name, row in figures.items():
         ratio = f"{row['ratio']:.2f}" if "ratio" in row else "-"
         print(
-            f"{name:22}{row['tokens/s']:8.0f}{ratio:>8}{row['tokens/cpu-s']:10.0f}"
+            f"{name:34}{row['tokens/s']:8.0f}{ratio:>8}{row['tokens/cpu-s']:10.0f}"
             f"{row['as regard']:8.1%}{row['peak']:10.0f}{row['added peak']:8.0f}"
         )
     load = os.getloadavg()[1]

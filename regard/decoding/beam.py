@@ -20,16 +20,18 @@ The rules, which are those of the field:
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from threading import Event
 from typing import Literal
 
 import torch
 from torch import Tensor
 
 from regard.decoding.looking import attended
-from regard.decoding.prefix import Prefix
+from regard.decoding.prefix import Prefix, closed_up
 from regard.decoding.ranking import largest
 from regard.decoding.sampling import NOTHING, check_numbers, log_probabilities
 from regard.decoding.settings import TARGET, Beam, Signs
+from regard.decoding.side_by_side import GivenUp
 from regard.errors import RegardError
 from regard.models.masks import Span, fitting
 from regard.models.protocol import Memory, SequenceModel
@@ -124,8 +126,12 @@ def search(
     signs: Signs = TARGET,
     device: torch.device | str = "cpu",
     memory: Memory | None = None,
+    over: Event | None = None,
 ) -> list[Found]:
-    """The best continuations of each prompt (at least one token) by at most `limits` tokens."""
+    """The best continuations of each prompt (at least one token) by at most `limits` tokens.
+
+    Once `over` is set nobody wants them any more, and the next step raises `GivenUp`.
+    """
     if not len(prompts) == len(limits):
         raise RegardError(f"{len(prompts)} prompts need as many limits, not {len(limits)}")
     if not prompts:
@@ -138,7 +144,7 @@ def search(
     found = _Search(prefix, beam, signs, limits)
     if watch:
         found.look_back([len(prompt) for prompt in prompts], memory)
-    return found.run()
+    return found.run(over)
 
 
 class _Search:
@@ -176,8 +182,10 @@ class _Search:
         table = table if memory.mask is None else fitting(memory.mask, span)
         self.real = table[:, 0].expand(len(lengths), -1)
 
-    def run(self) -> list[Found]:
+    def run(self, over: Event | None) -> list[Found]:
         while self.open:
+            if over is not None and over.is_set():
+                raise GivenUp
             self.length += 1
             self._look()
             self._grow()
@@ -291,11 +299,12 @@ class _Search:
     def _go_on(self) -> None:
         """Rows that are done leave; the open beams take in their newest tokens."""
         each = self.prefix.state.rows // len(self.open)  # slots until now
-        still = [(index * each, row) for index, row in enumerate(self.open) if not row.done]
-        self.open = [row for _, row in still]
+        still = closed_up([not row.done for row in self.open])
+        self.open = [self.open[index] for index in still]
         if not still:
             return
-        order = [first + origin for first, row in still for origin in row.origins]
+        pairs = zip(still, self.open, strict=True)
+        order = [index * each + origin for index, row in pairs for origin in row.origins]
         self.prefix.state.reorder(order)
         if self.covered is not None:
             self.covered = self.covered[torch.tensor(order, device=self.covered.device)]

@@ -11,6 +11,16 @@ from regard.models.attention import any_shape
 from regard.models.protocol import Memory, SequenceModel, State
 
 
+def closed_up(staying: Sequence[bool]) -> list[int]:
+    """Where those that stay come from, when the others leave: the last ones fill the gaps.
+
+    All others keep their places, and what is kept for them is not copied.
+    """
+    count = sum(staying)
+    last = (index for index in range(count, len(staying)) if staying[index])
+    return [index if staying[index] else next(last) for index in range(count)]
+
+
 def check_fits(prompts: Sequence[Sequence[int]], context: int) -> None:
     """Refuse prompts longer than what a model was made for."""
     longest = max(map(len, prompts), default=0)

@@ -13,7 +13,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from regard.decoding.prefix import Prefix
+from regard.decoding.prefix import Prefix, closed_up
 from regard.decoding.sampling import Columns, distribution, draw
 from regard.decoding.settings import TEXT, Sampling, Signs
 from regard.decoding.writing import Row, Token, Writing, logprobs, most_probable
@@ -112,7 +112,7 @@ class Speculation:
 
     def _leave(self) -> None:
         """Rows that have ended give their place away, on both sides."""
-        kept = [index for index, row in enumerate(self.writing.rows) if not row.ended]
+        kept = closed_up([not row.ended for row in self.writing.rows])
         if kept:
             self.draft.reorder(kept)
         elif self.writing.rows:

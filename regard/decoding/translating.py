@@ -2,7 +2,9 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
+from threading import Event
 
 from torch import Tensor
 
@@ -10,6 +12,7 @@ from regard.decoding.beam import Candidate, Found, Hypothesis, search
 from regard.decoding.continuing import MOST_TEXTS, Written, continue_all
 from regard.decoding.risk import least_risk
 from regard.decoding.settings import Beam, Sampling, require_whole
+from regard.decoding.side_by_side import side_by_side
 from regard.decoding.speaker import Given, Speaker, batches
 from regard.decoding.writing import End
 from regard.errors import Problems, RegardError
@@ -44,8 +47,12 @@ def translate_ids(
     *,
     prefixes: Sequence[Sequence[int]] | None = None,
     limit: int = 0,
+    over: Event | None = None,
 ) -> list[list[Translation]]:
-    """The best translations of each source (token ids, their end included), as one batch."""
+    """The best translations of each source (token ids, their end included), as one batch.
+
+    `over` is what `search` looks at.
+    """
     begins = [[]] * len(sources) if prefixes is None else prefixes
     prompts = [[speaker.signs.begin, *prefix] for prefix in begins]
     limits = [
@@ -62,6 +69,7 @@ def translate_ids(
         signs=speaker.signs,
         device=speaker.device,
         memory=speaker.encode(sources),
+        over=over,
     )
     return [
         [_translation(speaker, source, prefix, hypothesis, one) for hypothesis in one.hypotheses]
@@ -122,19 +130,29 @@ def translated(
             [Translation("", [], 0.0, 0.0, [])] if not source else [] for source in sources
         ]
         wanted = [index for index, source in enumerate(sources) if source]
-        for batch in batches([len(sources[index]) for index in wanted], rows):
-            chosen = [wanted[which] for which in batch]
-            answers = translate_ids(
-                speaker,
-                [sources[index] for index in chosen],
-                beam,
-                prefixes=[forced] * len(chosen),
-                limit=limit,
-            )
+        parts = batches([len(sources[index]) for index in wanted], rows)
+        chosen = [[wanted[which] for which in part] for part in parts]
+        work = partial(_chosen, speaker, sources, beam, forced, limit)
+        for part, answers in side_by_side(work, chosen, speaker.module):
             told([answer[0] for answer in answers])
-            for index, answer in zip(chosen, answers, strict=True):
+            for index, answer in zip(part, answers, strict=True):
                 found[index] = answer
         yield from found
+
+
+def _chosen(
+    speaker: Speaker,
+    sources: Sequence[Sequence[int]],
+    beam: Beam,
+    forced: Sequence[int],
+    limit: int,
+    chosen: Sequence[int],
+    over: Event,
+) -> list[list[Translation]]:
+    """The best translations of the chosen sources, as one batch."""
+    some = [sources[index] for index in chosen]
+    prefixes = [forced] * len(some)
+    return translate_ids(speaker, some, beam, prefixes=prefixes, limit=limit, over=over)
 
 
 def translate_all(

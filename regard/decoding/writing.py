@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regard.decoding.prefix import Prefix, check_fits
+from regard.decoding.prefix import Prefix, check_fits, closed_up
 from regard.decoding.ranking import largest
 from regard.decoding.sampling import Columns, best_tokens, check_numbers, dice, distribution, draw
 from regard.decoding.settings import TEXT, Sampling, Signs
@@ -130,7 +130,7 @@ class Writing:
 
     def leave(self) -> None:
         """Rows that have ended give their place away."""
-        kept = [index for index, row in enumerate(self.rows) if not row.ended]
+        kept = closed_up([not row.ended for row in self.rows])
         if len(kept) == len(self.rows):
             return
         self.rows = [self.rows[index] for index in kept]

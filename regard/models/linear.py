@@ -35,7 +35,7 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     gradients 7.2 against 3.2 ms for 2,048 rows of 128 -> 512, and 125 against 61 for 1,024 of 768
     -> 3,072. Without gradients oneDNN is never slower from one row on (docs/measurements.md).
     """
-    if ONEDNN and _plain(x) and _plain(weight) and x.numel() and not _watched():
+    if ONEDNN and _plain(x) and _plain(weight) and x.numel() and not watched():
         if not torch.is_grad_enabled():
             return by_onednn(x, weight, bias)
         if trained_by_onednn(x, weight):
@@ -140,7 +140,7 @@ class ByOneDNN(torch.autograd.Function):
         of_x, of_weight, of_bias = ctx.needs_input_grad
         grads, rows = grad.reshape(-1, grad.shape[-1]), x.reshape(-1, x.shape[-1])
         of_bias = grads.sum(0) if of_bias else None
-        if torch.is_grad_enabled() or _watched() or _many(grad):  # somebody wants more of it
+        if torch.is_grad_enabled() or watched() or _many(grad):  # somebody wants more of it
             with torch.autocast("cpu", enabled=False):
                 back = grad.to(weight.dtype) @ weight if of_x else None
                 change = grads.to(x.dtype).mT @ rows if of_weight else None
@@ -193,7 +193,7 @@ def _plain(tensor: Tensor) -> bool:
     )
 
 
-def _watched() -> bool:
+def watched() -> bool:
     """Whether other derivatives, a compiler, autocast or a counter want to see the product."""
     return (
         transformed()

@@ -12,7 +12,9 @@ from itertools import groupby
 from math import gcd
 from typing import NamedTuple, Self
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from regard.errors import RegardError
@@ -103,6 +105,9 @@ class KeyValueState:
             for _ in range(config.layers)
         ]
         self.filled = 0  # so many positions hold numbers in every row
+        # Of each cell (row, position) what it holds: cells that say the same hold the same numbers.
+        self.contents = np.zeros((rows, room), np.int64)
+        self.written = 0  # cells until now
         self.reading: Reading | None = None  # the source's keys and values, once read
 
     @property
@@ -137,6 +142,7 @@ class KeyValueState:
     def slots(self, span: Span, real: Sequence[int]) -> list["LayerSlot"]:
         """Each layer's part of the cache, ready to take in `real[r]` tokens of row r."""
         places = None
+        self._note(span)
         if span.first is None:
             # On the host: which tokens are real is known there, and no answer has to be waited for.
             counts, starts = torch.tensor([[*real], self.lengths], device="cpu")  # (rows,) each
@@ -145,6 +151,13 @@ class KeyValueState:
             positions = starts[rows] + columns
             places = Places(*(t.to(span.device) for t in (rows, columns, positions)))
         return [LayerSlot(held, span, places, self.filled) for held in self.layers]
+
+    def _note(self, span: Span) -> None:
+        """Whatever is written in this pass is found nowhere else."""
+        first = min(self.lengths) if span.first is None else span.first
+        new = self.contents[:, first : span.keys]
+        new[:] = np.arange(self.written + 1, self.written + 1 + new.size).reshape(new.shape)
+        self.written += new.size
 
     def advance(self, new: Sequence[int]) -> None:
         """Row r has taken in `new[r]` real tokens."""
@@ -161,9 +174,10 @@ class KeyValueState:
         used = max(self.lengths)
         if len(wanted) > self.rows:
             self.filled = used  # the rest is new room
-        moves = Moves.of(wanted, self.rows, self.layers[0].keys.device)
+        moves = Moves.of(wanted, self.contents[:, :used], self.layers[0].keys.device)
         for i, layer in enumerate(self.layers):
             self.layers[i] = KeysValues(*(moves.made(held, used) for held in layer))
+        self.contents = moves.noted(self.contents, wanted, used)
         self.lengths = [self.lengths[row] for row in wanted]
         self.seen = None  # of the rows as they were
         self.reading = self.reading and self.reading.reorder(wanted)
@@ -185,26 +199,46 @@ class KeyValueState:
 
 
 class Moves(NamedTuple):
-    """Which rows of a cache go where. A row that stays is not touched; more rows need new room."""
+    """Which cells of a cache are copied where; a row's place that stays keeps what it holds.
+
+    Beams of one text have most of it in common, cell for cell: only where they part is copied.
+    """
 
     rows: int  # how many there will be
-    grow: bool
-    origins: Tensor  # (moves,)
-    places: Tensor  # (moves,)
+    grow: bool  # in new room
+    origins: Tensor  # (moves,): rows
+    places: Tensor  # (moves,): rows
+    positions: Tensor | None  # (moves,); None: all that are used
 
     @classmethod
-    def of(cls, wanted: Sequence[int], rows: int, device: torch.device) -> Self:
-        grow = len(wanted) > rows
-        moved = [(row, i) for i, row in enumerate(wanted) if grow or row != i]
-        pairs = torch.tensor(moved, dtype=torch.long).reshape(-1, 2).to(device)
-        return cls(len(wanted), grow, *pairs.unbind(1))
+    def of(cls, wanted: Sequence[int], contents: NDArray[np.int64], device: torch.device) -> Self:
+        """`contents` are those of the positions that are used."""
+        rows = len(wanted)
+        if rows > len(contents):
+            every = torch.arange(rows, device=device)
+            return cls(rows, True, torch.tensor(wanted, device=device), every, None)
+        origins = np.asarray(wanted)
+        places, positions = np.nonzero(contents[origins] != contents[:rows])
+        moves = torch.from_numpy(np.stack((origins[places], places, positions))).to(device)
+        return cls(rows, False, *moves.unbind(0))
 
     def made(self, held: Tensor, used: int) -> Tensor:
         """The cache (rows, kv_heads, room, head_width) in its new order."""
-        picked = held[:, :, :used][self.origins]  # a copy, before any of it is overwritten
-        made = held.new_empty(self.rows, *held.shape[1:]) if self.grow else held[: self.rows]
-        made[:, :, :used][self.places] = picked
-        return made
+        if self.positions is None:
+            made = held.new_empty(self.rows, *held.shape[1:])
+            made[:, :, :used] = held[:, :, :used][self.origins]
+            return made
+        picked = held[self.origins, :, self.positions]  # a copy, before any of it is overwritten
+        held[self.places, :, self.positions] = picked  # (moves, kv_heads, head_width)
+        return held[: self.rows]
+
+    def noted(
+        self, contents: NDArray[np.int64], wanted: Sequence[int], used: int
+    ) -> NDArray[np.int64]:
+        """What each cell (rows, room) then holds."""
+        made = np.zeros((self.rows, contents.shape[1]), np.int64) if self.grow else contents
+        made[: self.rows, :used] = contents[list(wanted), :used]
+        return made[: self.rows]
 
 
 class Places(NamedTuple):

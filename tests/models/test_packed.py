@@ -12,11 +12,13 @@ from torch.nn import functional as F
 from regard.errors import RegardError
 from regard.models import linear
 from regard.models.linear import Linear, product
-from regard.models.packed import PackedLinear, packed
+from regard.models.packed import MKL, OneDNN, PackedLinear, packed
 from regard.models.presets import preset
 from regard.models.transformer import build
 
 needs_kernel = pytest.mark.skipif(not linear.ONEDNN, reason="this torch has no oneDNN")
+LAYOUTS = [OneDNN] if linear.ONEDNN else []
+LAYOUTS += [MKL] if torch.backends.mkl.is_available() else []
 SHAPES = st.lists(st.integers(1, 5), min_size=0, max_size=3)
 
 
@@ -28,7 +30,8 @@ def test_a_product_is_the_products_definition_whatever_the_kernel(shape, inputs,
     bias = torch.randn(outputs, generator=generator) if biased else None
     exact = x.double() @ weight.double().T + (0 if bias is None else bias.double())
     with torch.inference_mode():
-        for found in (product(x, weight, bias), PackedLinear(weight, bias)(x)):
+        packed = [PackedLinear(weight, bias, layout)(x) for layout in (None, *LAYOUTS)]
+        for found in (product(x, weight, bias), *packed):
             assert found.shape == exact.shape
             torch.testing.assert_close(found.double(), exact, atol=1e-4, rtol=1e-5)
 

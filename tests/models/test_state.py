@@ -21,7 +21,7 @@ from regard.errors import RegardError
 from regard.models.attention import Attention
 from regard.models.masks import Causal, Documents, Padding, Window
 from regard.models.presets import preset
-from regard.models.state import KeyValueState
+from regard.models.state import KeyValueState, Moves
 from regard.models.transformer import Transformer, build
 
 few = settings(max_examples=8)
@@ -185,6 +185,61 @@ def test_reordered_rows_do_not_share_memory():
         model(torch.tensor([[1], [2]]), state=state)
         both = model(torch.tensor([[3], [3]]), state=state)
     assert not torch.equal(both[0], both[1])
+
+
+def same_where_it_says_so(state: KeyValueState) -> bool:
+    """Whether cells of which the state says that they hold the same do so, in all layers."""
+    used = max(state.lengths)
+    said = torch.from_numpy(state.contents[:, :used])  # (rows, positions)
+    for held in (tensor for layer in state.layers for tensor in layer):
+        cells = held[:, :, :used].transpose(1, 2).flatten(2)  # (rows, positions, numbers)
+        for position in range(used):
+            alike = said[:, None, position] == said[None, :, position]
+            pairs = cells[:, None, position] == cells[None, :, position]
+            if not bool(pairs.all(-1)[alike].all()):
+                return False
+    return True
+
+
+@given(data=st.data())
+@torch.no_grad()
+def test_cells_that_are_said_to_hold_the_same_do(data: st.DataObject):
+    model = tiny("llama-tiny")
+    state = model.start(2, 24)
+    for turn in range(6):
+        rows = state.rows
+        new = data.draw(st.lists(st.integers(1, 3), min_size=rows, max_size=rows))
+        even = data.draw(st.booleans())
+        lengths = None if even else new
+        model(ids(rows, max(new), seed=turn), state=state, lengths=lengths)
+        if data.draw(st.booleans()):
+            state.undo([data.draw(st.integers(0, 2)) % (held + 1) for held in state.lengths])
+        order = data.draw(st.lists(st.integers(0, rows - 1), min_size=1, max_size=4))
+        state.reorder(order)
+        assert same_where_it_says_so(state)
+
+
+@torch.no_grad()
+def test_of_beams_only_what_they_do_not_share_is_copied(monkeypatch: pytest.MonkeyPatch):
+    copied: list[int] = []
+    made = Moves.of.__func__  # type: ignore[attr-defined]
+
+    def listening(cls: type[Moves], *given: object) -> Moves:
+        moves = made(cls, *given)
+        copied.append(0 if moves.positions is None else len(moves.positions))
+        return moves
+
+    monkeypatch.setattr(Moves, "of", classmethod(listening))
+    model = tiny("llama-tiny")
+    state = model.start(1, 24)
+    model(ids(1, 10), state=state)
+    state.reorder([0, 0, 0])  # new room: the prompt is copied as a whole
+    model(ids(3, 2), state=state)
+    state.reorder([0, 1, 0])  # row 2 has the prompt already
+    model(ids(3, 1, seed=1), state=state)
+    state.reorder([0, 0, 2])
+    state.reorder([2, 0, 1])  # 0 and 1 are the same, 2 has parted from them by its last token
+    assert copied == [0, 2, 3, 2]
 
 
 @pytest.mark.parametrize("rows", [[0, 5], [-3]])
