@@ -312,10 +312,11 @@ def _show_fit(found: Report, console: Console) -> None:
     """Whether it fits, and what would."""
     asked = found.asked
     shape = asked.shape
+    guessed = found.fitting.rows_extrapolated, found.fitting.tokens_extrapolated
     largest = (found.rows_that_fit, shape.tokens), (shape.rows, found.tokens_that_fit)
     others = [
-        f"{many(rows, 'row')} of {many(tokens, 'token')}"
-        for rows, tokens in largest
+        f"{'about ' if about else ''}{many(rows, 'row')} of {many(tokens, 'token')}"
+        for (rows, tokens), about in zip(largest, guessed, strict=True)
         if rows and tokens and (rows, tokens) != (shape.rows, shape.tokens)
     ]
     style = "" if found.fits else "bold red"

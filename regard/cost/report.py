@@ -1,7 +1,7 @@
 """What a job needs, how long it takes on a device, whether it fits, and what to change first."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
@@ -23,7 +23,7 @@ from regard.training.settings import OptimizerSettings
 Work = Literal["train", "read", "generate"]
 DIGITS = re.compile(r"(?<=\.)\d+(?=\.|$)")
 MOST_ROWS = 1 << 20
-FEW = 32  # tokens, from which on a longer text is alike
+FEW_ROWS, FEW_TOKENS = 8, 32  # from which on more are alike
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,8 @@ class Fitting(NamedTuple):
 
     rows: int  # of the asked length
     tokens: int  # of the asked number of rows
-    extrapolated: bool = False  # the tokens are: tracing step by step so far takes too long
+    rows_extrapolated: bool = False  # a trace of so many would take too long
+    tokens_extrapolated: bool = False
 
 
 @dataclass(frozen=True)
@@ -138,7 +139,8 @@ class Report:
             "fits": self.fits,
             "rows_that_fit": self.rows_that_fit,
             "tokens_that_fit": self.tokens_that_fit,
-            "tokens_extrapolated": self.fitting.extrapolated,
+            "rows_extrapolated": self.fitting.rows_extrapolated,
+            "tokens_extrapolated": self.fitting.tokens_extrapolated,
             "intensity": self.intensity,
             "seconds": self.seconds,
             "seconds_in_all": self.seconds * self.asked.steps,
@@ -265,26 +267,62 @@ def _that_fit(config: Config, asked: Asked, first: Counted) -> Fitting:
             known[rows, tokens] = _first(config, asked, at)
         return known[rows, tokens]
 
-    def held(rows: int, tokens: int) -> int | None:
+    def by_rows(n: int) -> Counted:
+        return count(n, shape.tokens)
+
+    def by_tokens(n: int) -> Counted:
+        return count(shape.rows, n)
+
+    fits = first.peak <= room
+    lengths = _near(by_tokens, FEW_TOKENS, shape.tokens, most)
+    numbers = _near(by_rows, FEW_ROWS, shape.rows, MOST_ROWS)
+    tries = TRIES // 2 if lengths or numbers else TRIES  # one of them takes long then
+    rows = _most(by_rows, numbers if fits else {}, room, shape.rows, MOST_ROWS, tries)
+    tokens = _most(by_tokens, lengths if fits else {}, room, shape.tokens, most, tries)
+    return Fitting(rows[0] * asked.processes, tokens[0], rows[1], tokens[1])
+
+
+def _near(
+    count: Callable[[int], Counted], few: int, size: int, most: int
+) -> Mapping[int, int] | None:
+    """What is held at some sizes not above this one, where each more is more operations.
+
+    So it is with tokens where a model goes from one to the next, and with rows where a loss is
+    computed a few at a time: a trace of many would take too long, where others are traced in no
+    time at any size.
+    """
+    size = max(few, size)
+    if size > most:  # no trace of what is possible takes long
+        return None
+    try:
+        short, long = count(size // 2), count(size)
+        if len(long.records) - len(short.records) < size - size // 2:
+            return None
+        return {n: count(n).peak for n in (size // 2, size * 3 // 4, size)}
+    except RegardError:
+        return None  # too large to be counted
+
+
+def _most(
+    count: Callable[[int], Counted],
+    near: Mapping[int, int] | None,
+    room: int,
+    size: int,
+    most: int,
+    tries: int,
+) -> tuple[int, bool]:
+    """The largest size that fits, and whether it is read off a line through what is `near`."""
+
+    def held(n: int) -> int | None:
         try:
-            return count(rows, tokens).peak
+            return count(n).peak
         except RegardError:
             return None  # too large to be counted
 
-    near = max(FEW, shape.tokens)
-    lengths = (near // 2, near, near + near // 2)
-    stepwise = (
-        lengths[-1] <= most  # else no trace of what is possible takes long
-        and _stepwise(count(shape.rows, lengths[0]), count(shape.rows, near), near - lengths[0])
-    )
-    tries = TRIES // 2 if stepwise else TRIES
-    rows = largest(lambda n: held(n, shape.tokens), room, shape.rows, MOST_ROWS, tries)
-    if stepwise and first.peak <= room:
-        guess = on_a_line({n: count(shape.rows, n).peak for n in lengths}, room)
-        tokens = max(shape.tokens, min(guess or 0, most))
-        return Fitting(rows * asked.processes, tokens, guess is not None)
-    tokens = largest(lambda n: held(shape.rows, n), room, shape.tokens, most, tries)
-    return Fitting(rows * asked.processes, tokens)
+    if not near:
+        return largest(held, room, size, most, tries), False
+    guess = on_a_line(near, room)
+    return max(size, min(guess or 0, most)), guess is not None
 
 
 def _first(config: Config, asked: Asked, shape: Shape) -> Counted:
@@ -293,14 +331,6 @@ def _first(config: Config, asked: Asked, shape: Shape) -> Counted:
         return counted_for(config, asked, shape)
     kind, precision = asked.device.kind, asked.precision
     return jobs.write(config, shape, 0, kind, precision, room=shape.tokens + asked.new)
-
-
-def _stepwise(short: Counted, long: Counted, more: int) -> bool:
-    """Whether a model goes from token to token: `more` of them are more operations, each at least.
-
-    A trace of them all would take too long, where others are traced in no time at any length.
-    """
-    return len(long.records) - len(short.records) >= more
 
 
 def advice(found: Report) -> str:

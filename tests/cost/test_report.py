@@ -8,6 +8,7 @@ import torch
 from small_models import small
 
 from regard.cost import jobs
+from regard.cost import report as report_module
 from regard.cost.device import Grid, device_named, of_sheet
 from regard.cost.jobs import Shape
 from regard.cost.predict import predicted, taken
@@ -15,6 +16,8 @@ from regard.cost.report import Asked, advice, report
 from regard.cost.roofline import roofline
 from regard.errors import RegardError
 from regard.models.families import build
+from regard.training import consistency
+from regard.training.objectives import Criterion
 
 RATE, MOVED = 1e9, 1e8
 PLAIN = replace(
@@ -144,7 +147,8 @@ def test_what_fits_really_fits_and_one_more_does_not():
 def test_what_fits_of_a_model_that_goes_step_by_step_is_read_off_a_line():
     config, room = small("gru"), 10**6
     found = report(config, asked("read", rows=1, tokens=1, memory=room))
-    assert found.fitting.extrapolated
+    assert found.fitting.tokens_extrapolated
+    assert not found.fitting.rows_extrapolated
     assert found.tokens_that_fit > 100
     assert jobs.read(config, Shape(1, found.tokens_that_fit)).peak == pytest.approx(room, rel=0.1)
 
@@ -153,7 +157,26 @@ def test_what_does_not_lie_on_a_line_is_not_guessed():
     config = small("bahdanau")  # pairs of places are held
     found = report(config, asked(rows=1, tokens=1, memory=10**6))
     assert found.tokens_that_fit == 1
-    assert not found.fitting.extrapolated
+    assert not found.fitting.tokens_extrapolated
+
+
+def test_rows_that_fit_are_read_off_a_line_where_a_loss_looks_at_a_few_at_a_time(monkeypatch):
+    monkeypatch.setattr(consistency, "NUMBERS", 1 << 8)
+    traced: list[int] = []
+    counted_for = report_module.counted_for
+
+    def counted(config, given, shape):
+        traced.append(shape.rows)
+        return counted_for(config, given, shape)
+
+    monkeypatch.setattr(report_module, "counted_for", counted)
+    config, twice, room = small("gpt2"), Criterion(consistency=2.0), 10**8
+    found = report(config, asked(rows=16, memory=room, criterion=twice))
+    assert found.fitting.rows_extrapolated
+    assert found.rows_that_fit > 100
+    assert max(traced) == 16
+    held = jobs.train_step(config, Shape(found.rows_that_fit, 8), criterion=twice).peak
+    assert held == pytest.approx(room, rel=0.05)
 
 
 def test_a_model_that_holds_as_much_for_any_short_text_is_counted_with_longer_ones():
