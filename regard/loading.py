@@ -25,10 +25,11 @@ from regard.errors import Problems, RegardError
 from regard.interchange.huggingface import load_folder, save_folder
 from regard.models import families
 from regard.models.caption_config import CaptionConfig
+from regard.models.converted import Converted
 from regard.models.families import Config
-from regard.models.int8 import Int8Linear, quantise
+from regard.models.int8 import quantise
 from regard.models.making import usable
-from regard.models.packed import PackedLinear, packed
+from regard.models.packed import packed
 from regard.models.transformer import Transformer
 from regard.models.word2vec import WordVectors
 from regard.text.tokenizer import Tokenizer
@@ -382,7 +383,7 @@ def save(model: Model | Transformer, path: str | Path, shard_bytes: int = 5_000_
         raise RegardError(f"save needs a model, then a path; a {type(model).__name__} is no model")
     if not isinstance(model.module, Transformer):
         raise RegardError("a Hugging Face folder holds a Transformer; this model is none")
-    if any(isinstance(part, PackedLinear | Int8Linear) for part in model.module.modules()):
+    if any(isinstance(part, Converted) for part in model.module.modules()):
         raise RegardError("weights that were packed or rounded are not saved; load the model plain")
     if model.module.device.type == "meta":
         raise RegardError("a model on the meta device has no weights to save")

@@ -15,7 +15,7 @@ from rich.text import Text
 from regard.commands.given import check_texts, given_texts
 from regard.commands.names import STREAM, check_writable
 from regard.commands.printing import note_unknown, put
-from regard.decoding.embedding import Pool, embedded
+from regard.decoding.embedding import Pool, embedded, ids_of
 from regard.errors import RegardError
 from regard.loading import speaker_of
 from regard.storage import no_room, replacing
@@ -68,7 +68,7 @@ class Embed:
             _check_out(Path(self.out), self.file or STREAM)
         speaks = speaker_of(open_run(Path(self.path), device_for(self.device)))
         texts = given_texts(self.texts, self.file)
-        read = [speaks.ids(text, source=speaks.reads) for text in texts]
+        read = [ids_of(speaks, text) for text in texts]
         vectors = embedded(speaks, read, pool=self.pool).numpy()
         if self.out:
             write(Path(self.out), texts, vectors)

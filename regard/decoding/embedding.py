@@ -32,7 +32,7 @@ def embedded(
     speaker.require("decoder", "encoder", "encoder-decoder")
     module = speaker.require_one("embed")
     read = _read(speaker, texts)
-    found = torch.empty(len(read), _width(module))
+    found = torch.empty(len(read), _width(module), dtype=torch.float32)
     with torch.inference_mode(), any_shape():
         for some in batches([len(ids) for ids in read], rows):
             hidden, lengths = _hidden(speaker, module, [read[index] for index in some])
@@ -51,6 +51,11 @@ def _width(module: Network) -> int:
     return config.width
 
 
+def ids_of(speaker: Speaker, text: Given) -> list[int]:
+    """What `embedded` reads of a text, without the signs that begin and end it."""
+    return speaker.source_ids(text) if speaker.reads else speaker.ids(text)
+
+
 def _read(speaker: Speaker, texts: Sequence[Given]) -> list[list[int]]:
     """The tokens that a model reads of each text."""
     if isinstance(texts, str):
@@ -58,9 +63,10 @@ def _read(speaker: Speaker, texts: Sequence[Given]) -> list[list[int]]:
     problems, found = Problems("embed"), []
     for number, text in enumerate(texts, 1):
         try:
-            ids = _with_signs(speaker, speaker.ids(text, source=speaker.reads))
+            ids = ids_of(speaker, text)
         except RegardError as error:
             raise RegardError(f"text {number}: {error}") from None
+        ids = _with_signs(speaker, ids)
         problems.require(
             len(ids) <= speaker.context,
             f"text {number} has {len(ids):,} tokens; this model reads at most {speaker.context:,}",

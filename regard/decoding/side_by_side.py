@@ -7,15 +7,19 @@ as many tokens as two that share one (docs/measurements.md), and the answers are
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from threading import Event
+from contextlib import suppress
+from threading import Barrier, BrokenBarrierError, Event, Lock
 from typing import TypeVar
 
 import torch
+from torch import nn
 
 from regard.models.families import Writer
 from regard.models.linear import watched
 
 MOST = 4  # batches at once: each has a cache of its own, and Python runs in one thread at a time
+
+_free = Lock()  # for one crew in a process: others meanwhile work in their own thread
 
 Part = TypeVar("Part")
 Result = TypeVar("Result")
@@ -34,11 +38,14 @@ def side_by_side(
     that would leave a thread without one come last, one by one with all threads: the shortest, if
     the longest are first.
     """
-    threads = torch.get_num_threads()
-    crew = min(MOST, threads, len(parts)) if _undisturbed(module) else 1
-    together = len(parts) - len(parts) % crew if crew > 1 else 0
-    if together:
-        yield from _by_several(work, parts[:together], crew, threads)
+    threads, together = torch.get_num_threads(), 0
+    crew = min(MOST, threads, len(parts))
+    if crew > 1 and _undisturbed(module) and _free.acquire(blocking=False):
+        try:
+            together = len(parts) - len(parts) % crew
+            yield from _by_several(work, parts[:together], crew, threads)
+        finally:
+            _free.release()
     for part in parts[together:]:
         yield part, work(part, Event())
 
@@ -47,24 +54,34 @@ def _by_several(
     work: Callable[[Part, Event], Result], parts: Sequence[Part], crew: int, threads: int
 ) -> Iterator[tuple[Part, Result]]:
     """The same by a crew that shares the threads."""
-    over = Event()
+    shares = [threads // crew + (member < threads % crew) for member in range(crew)]
+    over, begun = Event(), Barrier(crew + 1)
 
-    def one(part: Part) -> Result:
-        torch.set_num_threads(threads // crew)  # of this thread; for MKL of all
-        return work(part, over)
+    def begin() -> None:
+        torch.get_num_threads()  # at its first question a thread takes what others set last
+        torch.set_num_threads(shares.pop())  # of this thread, and of all that begin from now on
+        with suppress(BrokenBarrierError):
+            begun.wait()
 
-    with ThreadPoolExecutor(crew) as pool:
+    with ThreadPoolExecutor(crew, initializer=begin) as pool:
         try:
-            begun = {pool.submit(one, part): part for part in parts}
-            for done in as_completed(begun):
-                yield begun[done], done.result()
+            try:
+                given = {pool.submit(work, part, over): part for part in parts}
+                begun.wait()
+            finally:
+                torch.set_num_threads(threads)  # of the others again
+            for done in as_completed(given):
+                yield given[done], done.result()
         finally:
+            begun.abort()
             over.set()
             pool.shutdown(cancel_futures=True)
-            torch.set_num_threads(threads)
 
 
 def _undisturbed(module: Writer) -> bool:
     """Whether the model computes on a CPU, and nobody looks on who sees one thread only."""
-    heard = any(part._forward_hooks or part._forward_pre_hooks for part in module.modules())
-    return module.device.type == "cpu" and not heard and not watched()
+    hooks = [nn.modules.module._global_forward_hooks, nn.modules.module._global_forward_pre_hooks]
+    for part in module.modules():
+        hooks += [part._forward_hooks, part._forward_pre_hooks]
+    seen = torch._C._autograd._profiler_enabled() or torch._C._len_torch_function_stack() > 0
+    return module.device.type == "cpu" and not (any(hooks) or seen or watched())

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import ceil
 from operator import index
 from typing import Any
 
@@ -139,9 +140,13 @@ class Speaker:
             raise RegardError(f"no {what} can begin with {prefix!r}: the model lacks a word of it")
         return ids
 
+    def source_ids(self, given: Given) -> list[int]:
+        """The ids of a source, without blanks around it and without its end."""
+        return self.ids(given.strip() if isinstance(given, str) else given, source=True)
+
     def source(self, given: Given) -> list[int]:
         """A source as the model reads it, without blanks around it, its end included."""
-        ids = self.ids(given.strip() if isinstance(given, str) else given, source=True)
+        ids = self.source_ids(given)
         if not ids:
             raise RegardError("the source is empty; give something to read")
         ids = ids if ids[-1] in self.signs.ends else [*ids, self.signs.ends[0]]
@@ -181,11 +186,15 @@ class Speaker:
 
 
 def batches(lengths: Sequence[int], rows: int) -> list[list[int]]:
-    """Which to take together: up to `rows` of about the same length, the longest first."""
+    """Which to take together: up to `rows` of about the same length, the longest first.
+
+    As few as can be, and about as many in each: so none waits long for another.
+    """
     if rows < 1:
         raise RegardError(f"at least one row must be computed at once, not {rows}")
     order = sorted(range(len(lengths)), key=lambda index: -lengths[index])
-    return [order[first : first + rows] for first in range(0, len(order), rows)]
+    size = ceil(len(order) / max(1, ceil(len(order) / rows)))
+    return [order[first : first + size] for first in range(0, len(order), max(1, size))]
 
 
 def padded_rows(rows: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor]:

@@ -212,8 +212,8 @@ def least_risky(
 ) -> Iterator[list[Translation]]:
     """For each line the sample that agrees best with all samples: minimum Bayes risk.
 
-    Samples of several lines are drawn together, up to so many `rows`; `first` is the number of the
-    first line, `named` a setting's name, both for messages.
+    Samples of several lines are drawn together, up to so many `rows`, and all of one line. `first`
+    is the number of the first line, `named` a setting's name, both for messages.
     """
     speaker.require("encoder-decoder")
     if speaker.tokenizer is None:

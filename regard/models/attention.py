@@ -167,10 +167,8 @@ def _product(queries: Tensor, keys: Tensor, values: Tensor, table: Tensor | None
     scores = queries @ keys.mT  # (..., queries, keys)
     if table is None:
         return scores.softmax(-1) @ values
-    if table.dtype == torch.bool:
-        scores = scores.masked_fill(~table, -torch.inf)
-    else:
-        scores = scores + table
+    shown = table.dtype == torch.bool
+    scores = scores.masked_fill(~table, -torch.inf) if shown else scores + table
     return torch._safe_softmax(scores, -1) @ values  # zeros where nothing counts
 
 

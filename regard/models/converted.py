@@ -6,10 +6,15 @@ from typing import Any, TypeVar
 
 from torch import Tensor, nn
 
+from regard.errors import RegardError
 from regard.models.transformer import Transformer
 
 M = TypeVar("M", bound=nn.Module)
 Layer = Callable[[Tensor, Tensor | None], nn.Module]
+
+
+class Converted(nn.Module):
+    """A product that stands for an `nn.Linear`, with its weights in another form."""
 
 
 def converted(module: M, layer: Layer, *, keep: bool = True) -> M:
@@ -20,6 +25,8 @@ def converted(module: M, layer: Layer, *, keep: bool = True) -> M:
     own: it is the largest product of a small model. The embedding it was tied to stays as it is, to
     look tokens up in; so do norms and positions.
     """
+    if any(isinstance(part, Converted) and type(part) is not layer for part in module.modules()):
+        raise RegardError("the model's weights are packed or int8 already; convert the plain one")
     if keep:  # what is in the memo counts as copied: no weight is copied to be dropped
         linears = [part for part in module.modules() if isinstance(part, nn.Linear)]
         numbers = [x for part in linears for x in (part.weight, part.bias) if x is not None]

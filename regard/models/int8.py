@@ -35,7 +35,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regard.errors import RegardError
-from regard.models.converted import M, converted
+from regard.models.converted import Converted, M, converted
 
 MOST = 127  # int8 without -128, so that the range is the same on both sides of 0
 MOST_VECTORS = 64  # that a GPU's kernel takes at once
@@ -43,7 +43,7 @@ KERNEL_TYPES = (torch.float32, torch.bfloat16, torch.float16)
 SMALLEST = torch.finfo(torch.float32).tiny  # what zeros are divided by
 
 
-class Int8Linear(nn.Module):
+class Int8Linear(Converted):
     """`nn.Linear` with int8 weights, for inference only: it has no parameters and no gradients.
 
     On a CPU the weights are held as the kernel wants them, and not beside that: `weight` is then

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.errors import RegardError
-from regard.models.converted import M, converted
+from regard.models.converted import Converted, M, converted
 from regard.models.linear import ONEDNN, processor
 from regard.models.transformer import Transformer
 
@@ -62,7 +62,7 @@ def quickest() -> type[Layout]:
     return MKL if there and "GenuineIntel" in processor() else OneDNN
 
 
-class PackedLinear(nn.Module):
+class PackedLinear(Converted):
     """`nn.Linear` with its weight in a kernel's own layout."""
 
     bias: Tensor | None  # (out,)
@@ -106,7 +106,9 @@ def packed(module: M, *, keep: bool = True) -> M:
 
 
 def _plain(module: nn.Module) -> bool:
-    """Whether all weights of products are there, in float32 and in main memory."""
+    """Whether all weights of products are there as they are, in float32 and in main memory."""
+    if any(isinstance(part, Converted) for part in module.modules()):
+        return False
     weights = [part.weight for part in module.modules() if isinstance(part, nn.Linear)]
     if isinstance(module, Transformer):
         weights.append(module.embed.tokens.weight)

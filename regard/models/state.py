@@ -105,7 +105,8 @@ class KeyValueState:
             for _ in range(config.layers)
         ]
         self.filled = 0  # so many positions hold numbers in every row
-        # Of each cell (row, position) what it holds: cells that say the same hold the same numbers.
+        # Of each cell (row, position) what it holds: of the positions that are used, cells that say
+        # the same hold the same numbers.
         self.contents = np.zeros((rows, room), np.int64)
         self.written = 0  # cells until now
         self.reading: Reading | None = None  # the source's keys and values, once read
@@ -116,7 +117,10 @@ class KeyValueState:
 
     @property
     def bytes(self) -> int:
-        """What the cache occupies, all layers and rows: 2 · room · width · layers numbers each."""
+        """What the rows there are occupy: 2 · room · width · layers numbers each.
+
+        Rows that left give theirs back with the last of them.
+        """
         return sum(tensor.nbytes for layer in self.layers for tensor in layer)
 
     def span(self, rows: int, new: int, real: Sequence[int] | None = None) -> Span:

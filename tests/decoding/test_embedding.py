@@ -141,3 +141,10 @@ def test_what_cannot_be_embedded_is_one_sentence():
     assert "text 4 has 102 tokens" in told
     speaker.module.embed.tokens.weight.data[:, 0] = torch.nan
     assert "NaN" in refusal(speaker, ["a"])
+
+
+def test_blanks_around_a_source_count_for_vectors_as_for_translations():
+    speaker = small("marian-tiny")
+    with_blanks, without = embedded(speaker, ["  the cat \n", "the cat"])
+    assert torch.equal(with_blanks, without)
+    assert speaker.source("  the cat \n") == speaker.source("the cat")

@@ -1,10 +1,16 @@
 """Several batches at once on a CPU: the same answers, and nothing left behind."""
 
 from collections.abc import Iterator
-from threading import Barrier, Event, current_thread, main_thread
+from contextlib import contextmanager
+from threading import Barrier, Event, Thread, current_thread, main_thread
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+from torch.overrides import TorchFunctionMode
+from torch.profiler import profile
 from twins import read, sources, writer
 
 import regard
@@ -12,11 +18,13 @@ from regard.decoding.beam import search
 from regard.decoding.ensemble import Ensemble
 from regard.decoding.settings import TARGET, Beam
 from regard.decoding.side_by_side import GivenUp, side_by_side
-from regard.decoding.speaker import Speaker
+from regard.decoding.speaker import Speaker, batches
 from regard.decoding.translating import translated
 from regard.errors import RegardError
 from regard.models import families
 from regard.models.families import Writer
+from regard.models.int8 import quantise
+from regard.models.packed import packed
 from regard.models.recurrent_config import RecurrentConfig
 
 PATIENCE = 30.0  # seconds until a test that waits in vain fails
@@ -41,6 +49,8 @@ MODELS = {
     "t5": lambda: writer("t5-tiny", 2, ends=1.0),
     "recurrent": recurrent,
     "ensemble": lambda: Ensemble([writer("marian-tiny"), writer("t5-tiny")]),
+    "packed": lambda: packed(writer("marian-tiny", 1, ends=1.0)),
+    "int8": lambda: quantise(writer("marian-tiny", 1, ends=1.0)),
 }
 
 
@@ -80,14 +90,46 @@ def test_parts_share_the_threads_and_the_last_ones_have_them_all(threads):
     assert torch.get_num_threads() == threads
 
 
-def test_two_parts_have_half_of_the_threads_each():
-    torch.set_num_threads(4)
-    try:
-        module = writer("marian-tiny")
-        found = dict(side_by_side(lambda part, over: torch.get_num_threads(), "ab", module))
-    finally:
-        torch.set_num_threads(1)
-    assert found == {"a": 2, "b": 2}
+@pytest.mark.parametrize(
+    ("threads", "parts", "shares"),
+    [(4, 2, [2, 2]), (3, 2, [1, 2]), (3, 9, [1, 1, 1]), (5, 4, [1, 1, 1, 2]), (7, 4, [1, 2, 2, 2])],
+    indirect=["threads"],
+)
+def test_no_thread_is_left_out(threads, parts, shares):
+    meeting = Barrier(min(parts, len(shares)))
+
+    def work(part: int, over: Event) -> int:
+        if part < len(shares):
+            meeting.wait(PATIENCE)
+        return torch.get_num_threads()
+
+    found = dict(side_by_side(work, range(parts), writer("marian-tiny")))
+    assert sorted(found[part] for part in range(len(shares))) == shares
+    assert sum(shares) == threads
+
+
+def test_who_comes_while_others_work_side_by_side_has_a_thread_of_its_own(threads):
+    module = writer("marian-tiny")
+    first = side_by_side(lambda part, over: part, range(threads * 2), module)
+    next(first)
+    found: list[set[Thread]] = []
+
+    def another() -> None:
+        work = side_by_side(lambda part, over: current_thread(), range(threads * 2), module)
+        found.append({torch.get_num_threads(), *(thread for _, thread in work)})
+
+    other = Thread(target=another)
+    other.start()
+    other.join(PATIENCE)
+    assert found == [{threads, other}]
+    assert len(list(first)) == threads * 2 - 1
+    counts: list[int] = []
+    later = Thread(target=lambda: counts.append(torch.get_num_threads()))
+    later.start()
+    later.join(PATIENCE)
+    assert counts == [threads]
+    together = side_by_side(lambda part, over: current_thread(), range(threads * 2), module)
+    assert main_thread() not in {thread for _, thread in together}  # the crew is free again
 
 
 def test_a_mistake_in_one_part_is_told_and_ends_the_others(threads):
@@ -132,7 +174,35 @@ def test_a_search_gives_up_between_two_steps():
         search(module, [[1]], [5], Beam(2), memory=read(module, sources(1, 1)), over=over)
 
 
-@pytest.mark.parametrize("why", ["autocast", "recorded", "counted", "one thread"])
+@given(st.lists(st.integers(1, 50), max_size=80), st.integers(1, 20))
+def test_batches_are_few_even_and_begin_with_the_longest(lengths, rows):
+    found = batches(lengths, rows)
+    assert len(found) == -(-len(lengths) // rows)
+    assert all(len(found[0]) - len(some) <= len(found) for some in found)
+    assert max(map(len, found), default=0) <= rows
+    together = [index for some in found for index in some]
+    assert sorted(together) == list(range(len(lengths)))
+    assert [lengths[index] for index in together] == sorted(lengths, reverse=True)
+
+
+class Looking(TorchFunctionMode):
+    """Sees every call."""
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        return function(*args, **(kwargs or {}))
+
+
+@contextmanager
+def hooked() -> Iterator[None]:
+    handle = nn.modules.module.register_module_forward_hook(lambda *_: None)
+    yield
+    handle.remove()
+
+
+@pytest.mark.parametrize(
+    "why",
+    ["autocast", "recorded", "counted", "profiled", "overridden", "hooked", "one thread"],
+)
 def test_work_that_somebody_looks_at_stays_in_one_thread(why):
     from torch.utils.flop_counter import FlopCounterMode
 
@@ -141,6 +211,9 @@ def test_work_that_somebody_looks_at_stays_in_one_thread(why):
         "autocast": lambda: torch.autocast("cpu", torch.bfloat16),
         "recorded": lambda: regard.record(module),
         "counted": lambda: FlopCounterMode(display=False),
+        "profiled": profile,
+        "overridden": Looking,
+        "hooked": hooked,
         "one thread": torch.inference_mode,
     }
     torch.set_num_threads(1 if why == "one thread" else 2)

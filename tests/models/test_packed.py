@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from regard.errors import RegardError
 from regard.models import linear
+from regard.models.int8 import quantise
 from regard.models.linear import Linear, product
 from regard.models.packed import MKL, OneDNN, PackedLinear, packed
 from regard.models.presets import preset
@@ -102,6 +103,14 @@ def test_packed_weights_are_neither_moved_saved_nor_trained():
         fast.state_dict()
     with pytest.raises(RegardError, match="cannot be trained"):
         fast.train()(torch.zeros(1, 3, dtype=torch.long))
+
+
+@needs_kernel
+def test_what_is_packed_is_not_converted_again():
+    fast = packed(build("gpt2-tiny"))
+    assert packed(fast) is fast
+    with pytest.raises(RegardError, match="convert the plain one"):
+        quantise(fast)
 
 
 def test_a_counter_sees_every_product():
