@@ -7,7 +7,6 @@ right and never builds the weights; a recording tape asks `weigh` for them.
 """
 
 from contextlib import AbstractContextManager
-from math import prod
 from typing import NamedTuple, Protocol
 
 import torch
@@ -25,12 +24,6 @@ from regard.models.switches import Switch
 # cuDNN's attention is left out: it plans anew for every shape, a quarter of a second each. Where
 # all shapes are the same it may stay (docs/measurements.md).
 TAKE_ANY_SHAPE = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
-
-
-# On a CPU the kernel begins anew for each row and head, products take them all at once: 128 rows of
-# 8 heads with one query and 16 keys take 0.57 ms and 0.27, one such row 5 µs and 9 (one core of an
-# AMD EPYC).
-FEW_QUERIES, MANY_HEADS = 8, 64
 
 
 _any_shape = Switch(lambda: sdpa_kernel(TAKE_ANY_SHAPE))
@@ -113,21 +106,16 @@ class Attend(nn.Module):
         if not isinstance(self.similarity, Dot):
             probabilities = dropout(self.weigh(queries, keys, overlay).probabilities, share)
             return probabilities.to(values.dtype) @ _repeated(values, queries)
-        table = _shaped(overlay.table, queries)
-        scale = self.similarity.scale(queries.shape[-1])
-        if _by_products(queries, keys) and not share and not overlay.triangle:
-            mixed = _product(queries * scale, keys, values, table)
-        else:
-            mixed = F.scaled_dot_product_attention(
-                queries,
-                keys,
-                values,
-                attn_mask=table,
-                dropout_p=share,
-                is_causal=overlay.triangle,
-                scale=scale,
-                enable_gqa=_grouped(queries, keys),
-            )
+        mixed = F.scaled_dot_product_attention(
+            queries,
+            keys,
+            values,
+            attn_mask=_shaped(overlay.table, queries),
+            dropout_p=share,
+            is_causal=overlay.triangle,
+            scale=self.similarity.scale(queries.shape[-1]),
+            enable_gqa=_grouped(queries, keys),
+        )
         blind = _shaped(overlay.blind, queries)
         return mixed if blind is None else mixed.masked_fill(blind, 0.0)
 
@@ -152,24 +140,6 @@ class Attend(nn.Module):
             return over
         rows = queries.shape[0] if queries.dim() > 2 else 1
         return lay(over, Span.of(rows, queries.shape[-2], keys.shape[-2], queries.device))
-
-
-def _by_products(queries: Tensor, keys: Tensor) -> bool:
-    """Whether plain products are quicker than a kernel: a beam's step on a CPU."""
-    *leading, new, _ = queries.shape
-    pays = new <= FEW_QUERIES and prod(leading) >= MANY_HEADS and queries.device.type == "cpu"
-    exact = queries.dtype in (torch.float32, torch.float64)
-    return pays and exact and not torch.is_grad_enabled() and not _grouped(queries, keys)
-
-
-def _product(queries: Tensor, keys: Tensor, values: Tensor, table: Tensor | None) -> Tensor:
-    """Attention written out; `table` is added to the scores, or says where they count."""
-    scores = queries @ keys.mT  # (..., queries, keys)
-    if table is None:
-        return scores.softmax(-1) @ values
-    shown = table.dtype == torch.bool
-    scores = scores.masked_fill(~table, -torch.inf) if shown else scores + table
-    return torch._safe_softmax(scores, -1) @ values  # zeros where nothing counts
 
 
 def _grouped(queries: Tensor, keys: Tensor) -> bool:

@@ -131,12 +131,8 @@ class Stack(nn.Module):
         self.norm = norm(config) if config.norm_place == "pre" else nn.Identity()
 
     def look(self, memory: Memory) -> Reading:
-        """A source (rows, positions, width) as each block's keys and values.
-
-        Each head's stand together: they are read at every step.
-        """
-        read = (cast(Block, block).cross.read(memory.values) for block in self.blocks)
-        layers = tuple(KeysValues(*(held.contiguous() for held in each)) for each in read)
+        """A source (rows, positions, width) as each block's keys and values."""
+        layers = tuple(cast(Block, block).cross.read(memory.values) for block in self.blocks)
         return Reading(memory, memory.mask, layers)
 
     def forward(

@@ -9,11 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.profiler import profile
 from torch.utils.flop_counter import FlopCounterMode
 
 from regard.models.attention import (
-    MANY_HEADS,
     Additive,
     Attend,
     Attention,
@@ -186,21 +184,6 @@ def test_a_query_that_may_see_nothing_gets_zeros_and_finite_gradients(way: str, 
         assert gradient.isfinite().all()
         assert not gradient[0].any()  # what gave nothing gets nothing
         assert gradient[1].any()
-
-
-@pytest.mark.parametrize("biased", [False, True])
-@pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
-def test_a_few_queries_of_many_heads_are_attended_by_products_alike(
-    mask: Mask | None, biased: bool
-):
-    q, k, v = (heads(MANY_HEADS // ROWS) for _ in range(3))
-    bias = torch.randn(1, q.shape[1], QUERIES, KEYS, dtype=q.dtype) if biased else None
-    over = lay(mask, span(), bias)
-    with torch.no_grad(), profile() as seen:
-        fewer = Attend()(q, k, v, over)
-    by_a_kernel = any("scaled_dot_product" in event.name for event in seen.events())
-    assert by_a_kernel == over.triangle  # which a kernel need not read
-    torch.testing.assert_close(fewer, Attend()(q, k, v, over))
 
 
 def test_the_variance_of_a_product_is_its_width_and_one_when_scaled():
