@@ -8,12 +8,13 @@ from contextlib import contextmanager
 from importlib.metadata import version
 from io import TextIOWrapper
 from signal import Signals
-from typing import Protocol
+from typing import Any, Protocol
 
 import tyro
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
 from regard.commands.align import Align
 from regard.commands.arpa import Arpa
@@ -90,7 +91,8 @@ def main(arguments: list[str] | None = None) -> None:
     """Run one command; a user's mistake is one message and exit code 2."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # a text may hold what a terminal cannot spell
-            stream.reconfigure(errors="replace")
+            encoding = None if stream.isatty() else "utf-8"  # of files, whatever the terminal's is
+            stream.reconfigure(encoding=encoding, errors="replace")
     with _mistakes_told():
         _run(sys.argv[1:] if arguments is None else arguments)
         sys.stdout.flush()
@@ -112,8 +114,37 @@ def _run(arguments: Sequence[str]) -> None:
             prog=f"regard {name}",
             args=rest,
             config=(tyro.conf.FlagCreatePairsOff,),
+            registry=_registry(),
         )
         command.run(console)
+
+
+def _registry() -> ConstructorRegistry:
+    """How numbers are read from the command line: who gives none is told what is missing."""
+    registry = ConstructorRegistry()
+
+    @registry.primitive_rule
+    def number(asked: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
+        kinds: dict[type, str] = {int: "a whole number", float: "a number"}
+        kind = next((kind for kind in kinds if asked.type in (kind, kind | None)), None)
+        if kind is None:
+            return None
+
+        def read(given: list[str]) -> Any:
+            try:
+                return kind(given[0])
+            except ValueError:
+                raise ValueError(f"it must be {kinds[kind]}, not {given[0]!r:.40}") from None
+
+        return PrimitiveConstructorSpec(
+            nargs=1,
+            metavar="N" if kind is int else "X",
+            instance_from_str=read,
+            is_instance=lambda held: held is None or isinstance(held, int | kind),
+            str_from_instance=lambda held: [str(held)],
+        )
+
+    return registry
 
 
 def _help(console: Console) -> None:

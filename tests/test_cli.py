@@ -93,6 +93,21 @@ def test_a_mistake_is_one_message_on_stderr_and_exit_code_2(
     assert "Traceback" not in err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("generate", "run", "a", "--temperature", "hot"), "it must be a number, not 'hot'"),
+        (("generate", "run", "a", "--top-k", "1.5"), "it must be a whole number, not '1.5'"),
+        (("translate", "run", "--rows", "many"), "it must be a whole number, not 'many'"),
+        (("train", "reverse", "--steps", "None"), "it must be a whole number, not 'None'"),
+    ],
+)
+def test_what_is_no_number_is_told_in_words(capsys, arguments, said):
+    code, out, err = run(capsys, *arguments)
+    assert (code, out) == (2, "")
+    assert f"Error parsing {arguments[-2]}: {said}" in err
+
+
 @pytest.mark.parametrize("asked", [(), ("--help",), ("-h",)])
 def test_help_names_every_command_in_80_columns(capsys, monkeypatch, asked):
     monkeypatch.setenv("COLUMNS", "80")

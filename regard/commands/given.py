@@ -5,7 +5,7 @@ from pathlib import Path
 
 from regard.commands.names import STREAM, standard_input
 from regard.errors import RegardError
-from regard.text.sources import find, lines
+from regard.text.sources import find, is_json_lines, lines
 
 
 def check_texts(texts: Sequence[str], file: str) -> None:
@@ -33,11 +33,21 @@ def _file_lines(name: str) -> list[str]:
     if not path.is_file():
         what = "is a folder" if path.is_dir() else "is no file" if path.exists() else "is not there"
         raise RegardError(f"{name} {what}; name a text file, or {STREAM} for standard input")
-    find([path])  # tells what is no text
+    check_plain(path)
     found = list(lines(path))
     if not found:
         raise RegardError(f"there is no text in {name}")
     return found
+
+
+def check_plain(path: Path) -> None:
+    """Refuse a file whose lines are no texts."""
+    find([path])  # tells what is no text
+    if is_json_lines(path):
+        raise RegardError(
+            f"{path} holds JSON, but here a line is a text as it stands; take the texts out first "
+            "(`jq -r .text`)"
+        )
 
 
 def one_line(text: str) -> str:

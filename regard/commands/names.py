@@ -93,13 +93,24 @@ def _run_of(path: Path) -> Path | None:
     return None
 
 
+def check_printed(name: str) -> None:
+    """Refuse to print into the file that is read (`>> FILE`): its lines would never end."""
+    with suppress(OSError, ValueError):  # standard output is no file
+        if _is_file(os.fstat(sys.stdout.fileno()), name):
+            what = "standard input" if name == STREAM else name
+            raise RegardError(f"{what} is read and printed into here; print into another file")
+
+
 def _same(path: Path, name: str) -> bool:
     """Whether a name, or standard input, is the file at this path."""
     with suppress(OSError, ValueError):  # there is none, or standard input is no file
-        there = path.stat()
-        given = os.fstat(sys.stdin.fileno()) if name == STREAM else Path(name).expanduser().stat()
-        return stat.S_ISREG(there.st_mode) and os.path.samestat(there, given)
+        return _is_file(path.stat(), name)
     return False
+
+
+def _is_file(there: os.stat_result, name: str) -> bool:
+    given = os.fstat(sys.stdin.fileno()) if name == STREAM else Path(name).expanduser().stat()
+    return stat.S_ISREG(there.st_mode) and os.path.samestat(there, given)
 
 
 def check_place(path: Path) -> None:

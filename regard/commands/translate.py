@@ -17,8 +17,8 @@ import tyro
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from regard.commands.given import one_line
-from regard.commands.names import STREAM, check_writable, option
+from regard.commands.given import check_plain, one_line
+from regard.commands.names import STREAM, check_printed, check_writable, option
 from regard.commands.printing import note, note_unknown, put
 from regard.commands.trees import tree_file, tree_line
 from regard.decoding.continuing import MOST_TEXTS
@@ -104,6 +104,7 @@ class Translate:
         speaker = self._speaker()
         speaker.beginning(self.prefix, "translation")  # or <unk> would be forced
         where = "standard input" if self.file == STREAM else self.file
+        check_printed(self.file)
         if self.file != STREAM:
             _check_file(self.file)
         self._check_lines(speaker, where)
@@ -239,7 +240,7 @@ def _check_file(name: str) -> None:
     if not os.path.exists(name):
         raise RegardError(f"there is no file {name}; to translate a text, pipe it in")
     if os.path.isfile(name):
-        sources.find([name])  # tells what is no text
+        check_plain(Path(name))
 
 
 def _some(parts: Iterable[list[str]], where: str) -> Iterator[list[str]]:

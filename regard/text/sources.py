@@ -67,7 +67,7 @@ def pieces(path: Path, size: int = 1 << 20) -> Iterator[Piece]:
     A `.jsonl` or `.ndjson` file has a document in each line's "text", any other file is one
     document; both may be compressed (`.gz`). Empty documents are left out.
     """
-    if _name(path).endswith((".jsonl", ".ndjson")):
+    if is_json_lines(path):
         for text in _texts(path):
             yield from cut([text], size)
     else:
@@ -143,6 +143,11 @@ def _every_second(head: bytes) -> bool:
     """Whether nearly every other byte is NUL, as in UTF-16 of Western text without a mark."""
     halves = head[::2].count(0), head[1::2].count(0)
     return len(head) >= 4 and max(halves) > 0.4 * len(head) and min(halves) < 0.1 * len(head)
+
+
+def is_json_lines(path: Path) -> bool:
+    """Whether each line of the file is an object, by its name."""
+    return _name(path).endswith((".jsonl", ".ndjson"))
 
 
 def _name(path: Path) -> str:

@@ -112,8 +112,8 @@ def _config(folder: Path, settings: Settings, tokenizer: Tokenizer, source: Toke
 
 def settings_of(folder: Path) -> Settings:
     """A run's settings, which must be as they were written."""
-    known = _noted(folder).get("settings")
-    if known is not None and known != _digest(recipes.tables(str(folder / RUN))):
+    known, tables = _noted(folder).get("settings"), recipes.tables(str(folder / RUN))
+    if not tables or (known is not None and known != _digest(tables)):
         raise RegardError(
             f"{folder / RUN} is not what was written when the run was trained; put it back, or use "
             "it as a recipe to train another"

@@ -2,11 +2,14 @@
 
 import subprocess
 import sys
+from contextlib import redirect_stdout
+from io import TextIOWrapper
 from pathlib import Path
 
 import pytest
 from command_line import call, mistake
 
+from regard.cli import main
 from regard.commands.names import check_writable
 from regard.errors import RegardError
 
@@ -35,6 +38,18 @@ def test_no_output_lies_over_an_input(translator, decoder, data):
         assert lost in kept(Path(name), *asked)
     assert lost in kept(texts, "embed", decoder, "--file", texts, "-o", texts)
     assert lost in kept(texts, "tokenizer", texts, "-o", texts)
+
+
+def test_nothing_is_printed_into_the_file_that_is_read(translator, data, monkeypatch, capsys):
+    both, text = Path("both"), (data / "source2").read_bytes()
+    both.write_bytes(text)
+    for read in (both, "-"):
+        with both.open("rb") as given, both.open("a") as out, redirect_stdout(out):
+            monkeypatch.setattr(sys, "stdin", TextIOWrapper(given))
+            with pytest.raises(SystemExit, match="2"):
+                main(["translate", str(translator), str(read)])
+        assert "is read and printed into here" in capsys.readouterr().err
+        assert both.read_bytes() == text
 
 
 @pytest.mark.parametrize(

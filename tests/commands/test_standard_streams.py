@@ -7,11 +7,13 @@ import os
 import pty
 import subprocess
 import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 
 import pytest
 from command_line import call, mistake
 
+from regard.cli import main as run
 from regard.__main__ import main, open_streams
 
 UTF16 = "the cat sat\n".encode("utf-16")
@@ -85,6 +87,13 @@ def test_a_character_that_a_prompt_leaves_off_in_is_shown_once(decoder):
         searched = call("generate", decoder, "--beam", 2, stdin=cut).out
         assert searched.startswith(whole)
         assert not searched.startswith(f"{whole}\ufffd\ufffd\ufffd")
+
+
+def test_files_are_written_in_utf_8_whatever_a_terminal_spells(decoder):
+    written = io.BytesIO()
+    with redirect_stdout(io.TextIOWrapper(written, encoding="latin-1")):
+        run(["generate", str(decoder), "漢 is é"])
+    assert written.getvalue().decode("utf-8") == call("generate", decoder, "漢 is é").out
 
 
 def test_nothing_piped_in_is_no_text(decoder):

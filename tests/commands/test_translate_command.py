@@ -208,6 +208,15 @@ def test_what_holds_no_text_is_said_with_its_name(translator, tmp_path):
     assert call("translate", translator, stdin=b"\n\n") == (0, "\n\n", "")
 
 
+def test_json_is_no_line_to_translate_nor_to_score(translator, decoder):
+    texts = Path("texts.jsonl.gz")
+    texts.write_bytes(gzip.compress(b'{"text": "the cat"}\n'))
+    for asked in (("translate", translator, texts), ("score", decoder, "--file", texts)):
+        said = call(*asked)
+        assert f"{texts} holds JSON, but here a line is a text" in mistake(said)
+        assert said.out == ""
+
+
 def test_whoever_writes_a_line_and_waits_gets_its_translation(translator):
     """Not only when 2,048 lines are there."""
     command = [sys.executable, "-m", "regard", "translate", str(translator), "--beam", "2"]

@@ -261,6 +261,13 @@ def test_settings_that_were_changed_are_refused(tmp_path, tokenizer, table, key,
     assert found.tables()[table][key] == value
 
 
+def test_settings_that_are_gone_are_refused(tmp_path, tokenizer):
+    save(tmp_path, "causal", [tokenizer])
+    (tmp_path / "run.toml").write_text("")
+    with pytest.raises(RegardError, match=r"run\.toml is not what was written when the run"):
+        runs.open_run(tmp_path)
+
+
 def test_the_data_of_a_run_may_have_moved(tmp_path, tokenizer):
     save(tmp_path, "causal", [tokenizer])
     change(tmp_path, "data", "train", to=["elsewhere.txt"])
