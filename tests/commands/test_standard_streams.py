@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from command_line import call, mistake
 
-from regard.cli import main as run
 from regard.__main__ import main, open_streams
+from regard.cli import main as run
 
 UTF16 = "the cat sat\n".encode("utf-16")
 
@@ -90,10 +90,10 @@ def test_a_character_that_a_prompt_leaves_off_in_is_shown_once(decoder):
 
 
 def test_files_are_written_in_utf_8_whatever_a_terminal_spells(decoder):
-    written = io.BytesIO()
-    with redirect_stdout(io.TextIOWrapper(written, encoding="latin-1")):
+    out = io.TextIOWrapper(io.BytesIO(), encoding="latin-1")
+    with redirect_stdout(out):
         run(["generate", str(decoder), "漢 is é"])
-    assert written.getvalue().decode("utf-8") == call("generate", decoder, "漢 is é").out
+    assert out.buffer.getvalue().decode("utf-8") == call("generate", decoder, "漢 is é").out
 
 
 def test_nothing_piped_in_is_no_text(decoder):
