@@ -5,9 +5,9 @@
 All have the same weights: those of a trained small RUN, grown to width 512, 8 heads and hidden
 2048 without changing what it computes (`grow`). Each contestant is a fresh process, started in
 turn with the others, and gets the same batches, beams, limits and threads; loading and the first
-batches to warm up are not timed. Tokens are those written, `</s>` included. Regard works on several
-batches at once; CTranslate2 comes both with all threads on each batch, as it does by itself, and
-with a thread for each batch ("side by side").
+batches to warm up are not timed. Tokens are those written, `</s>` included. Regard comes with
+several batches at once, as it does by itself, and "one by one"; CTranslate2 with all threads on
+each batch, as it does by itself, and with a thread for each batch ("side by side").
 
 The searches are as alike as their settings allow: a hypothesis is worth its log-probability over
 its length with `</s>`. Regard and `transformers` go on until no open hypothesis, at its present
@@ -78,21 +78,17 @@ Load = Callable[[Path, Terms], Translate]  # from the prepared folder
 # Contestants: each imports its library, and gives what loads the prepared model.
 
 
-def regard_float32() -> Load:
+def regard_as(kind: str, together: bool = True) -> Load:
+    """As it comes, several batches side by side, or one by one with all threads."""
+
     def load(folder: Path, terms: Terms) -> Translate:
-        return _regard(load_model(folder / "regard", fast=True).module, terms)
+        module = load_model(folder / "regard", fast=True, int8=kind == "int8").module
+        return _regard(module, terms, together)
 
     return load
 
 
-def regard_int8() -> Load:
-    def load(folder: Path, terms: Terms) -> Translate:
-        return _regard(load_model(folder / "regard", int8=True).module, terms)
-
-    return load
-
-
-def _regard(module: Transformer, terms: Terms) -> Translate:
+def _regard(module: Transformer, terms: Terms, together: bool) -> Translate:
     from regard.decoding.beam import search
     from regard.decoding.settings import Beam
     from regard.decoding.side_by_side import side_by_side
@@ -107,6 +103,8 @@ def _regard(module: Transformer, terms: Terms) -> Translate:
         return [each.hypotheses[0].ids for each in found]
 
     def run_all(batches: list[Batch]) -> list[list[int]]:
+        if not together:
+            return [target for batch in batches for target in run(batch, Event())]
         found = {id(batch): targets for batch, targets in side_by_side(run, batches, module)}
         return [target for batch in batches for target in found[id(batch)]]
 
@@ -184,8 +182,10 @@ def _meant(text: str) -> int:
 
 
 CONTESTANTS: dict[str, Callable[[], Load]] = {
-    "regard float32": regard_float32,
-    "regard int8": regard_int8,
+    "regard float32": lambda: regard_as("float32"),
+    "regard int8": lambda: regard_as("int8"),
+    "regard float32 one by one": lambda: regard_as("float32", together=False),
+    "regard int8 one by one": lambda: regard_as("int8", together=False),
     "transformers float32": transformers_float32,
     "ctranslate2 float32": lambda: ctranslate2_as("float32"),
     "ctranslate2 int8": lambda: ctranslate2_as("int8"),
@@ -193,7 +193,6 @@ CONTESTANTS: dict[str, Callable[[], Load]] = {
     "ctranslate2 int8 side by side": lambda: ctranslate2_as("int8", side_by_side=True),
 }
 NEEDS = {
-    "regard int8": "regard.models.int8",
     "transformers float32": "transformers",
     "ctranslate2 float32": "ctranslate2",
     "ctranslate2 int8": "ctranslate2",
@@ -395,6 +394,7 @@ def main() -> None:
     parser.add_argument("--sentences", type=int, default=1000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="of them, beside Regard float32")
     parser.add_argument("--contestant", help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.contestant:
@@ -404,7 +404,7 @@ def main() -> None:
     run = open_run(asked.run)
     lines = asked.source.read_text(encoding="utf-8").splitlines()[: asked.sentences]
     batches = batched([[*run.tokenizer.encode(line).tolist(), EOS] for line in lines], asked.rows)
-    names = present()
+    names = [name for name in present() if name in {"regard float32", *(asked.only or CONTESTANTS)}]
     config, weights = grow(run.module)
     grown = build(config).eval()
     grown.load_state_dict(weights)

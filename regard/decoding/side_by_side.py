@@ -1,7 +1,7 @@
 """Batches worked on at the same time on a CPU, each by a thread of its own.
 
 A search does much between its products that no other core can help with, and threads that share
-every product wait for each other at each of them. So two cores with a batch each write 1.15 times
+every product wait for each other at each of them. So two cores with a batch each write 1.25 times
 as many tokens as two that share one (docs/measurements.md), and the answers are the same.
 """
 

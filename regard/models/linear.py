@@ -33,7 +33,8 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
     On a CPU, float32 products go to MKL, which has half of oneDNN's speed on AMD's processors: with
     gradients 7.2 against 3.2 ms for 2,048 rows of 128 -> 512, and 125 against 61 for 1,024 of 768
-    -> 3,072. Without gradients oneDNN is never slower from one row on (docs/measurements.md).
+    -> 3,072. Without gradients oneDNN takes them all: it is quicker from about a million
+    multiplications on, and what its call costs more for fewer is 10 µs (docs/measurements.md).
     """
     if ONEDNN and _plain(x) and _plain(weight) and x.numel() and not watched():
         if not torch.is_grad_enabled():

@@ -1,10 +1,11 @@
 """Weights laid out once as the CPU's kernel wants them, for writing with a float32 model.
 
 oneDNN takes weights as they are, too (`models/linear.py`), and lays them out anew in each product:
-a step of a `transformer-base` with 128 rows takes about a tenth longer that way. On Intel's
-processors MKL's layout is a tenth quicker again than oneDNN's, on AMD's it is half as quick. The
-plain weights are not kept beside the packed ones, so a packed model takes no more memory, but for a
-tied head, whose embedding stays beside it. It can be neither moved, saved nor trained.
+a step of a `transformer-base` with 128 rows takes about a tenth longer that way. On AMD's
+processors MKL's layout is half as quick (docs/measurements.md); on Intel's it was a tenth quicker
+where it was tried, of which the log has no figures. The plain weights are not kept beside the
+packed ones, so a packed model takes no more memory, but for a tied head, whose embedding stays
+beside it. It can be neither moved, saved nor trained.
 """
 
 from collections.abc import Callable
