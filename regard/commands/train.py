@@ -271,7 +271,8 @@ def train(
             made, folder, console, asked=given, stop=stop, processes=processes
         )
     if outcome.reason == "interrupted":
-        _show_interrupted(outcome, folder, stop.word, console)
+        mean = bool(made.settings.training.average)
+        _show_interrupted(outcome, folder, stop.word, mean, console)
     else:
         if scores is not None:
             show(scores, "held out", console)
@@ -280,12 +281,17 @@ def train(
     return outcome
 
 
-def _show_interrupted(outcome: Outcome, folder: Path, word: str, console: Console) -> None:
+def _show_interrupted(
+    outcome: Outcome, folder: Path, word: str, mean: bool, console: Console
+) -> None:
+    """Say what there is; `mean`: of the last checkpoints' weights, not those of one step."""
     words = f"{word} before the first step; nothing was kept"
     if outcome.step:
+        held = f"the weights of step {outcome.best_step or outcome.step:,}"
+        held = "the mean of its last checkpoints" if mean else held
         words = (
-            f"{word} at step {outcome.step:,}; {folder} holds the weights of step "
-            f"{outcome.best_step or outcome.step:,}, ready to use; the same command goes on"
+            f"{word} at step {outcome.step:,}; {folder} holds {held}, ready to use; "
+            "the same command goes on"
         )
     console.print(Text(words, "yellow"), soft_wrap=True)
 

@@ -339,6 +339,13 @@ def test_an_interrupted_run_can_be_used_and_says_so(data, monkeypatch):
     assert call("evaluate", "r").code == 0
 
 
+def test_an_interrupted_run_of_averaged_weights_says_what_it_holds(data, monkeypatch):
+    monkeypatch.setattr(running, "view", lambda *_: Interrupting("step", 3))
+    arguments = (data / "notes.txt", "--out", "r", "--model", "gpt2-tiny", "--steps", 90)
+    said = call("train", *arguments, "--set", "training.average=2")
+    assert "at step 3; r holds the mean of its last checkpoints" in " ".join(said.out.split())
+
+
 @pytest.mark.parametrize("event", ["start", "warning"])
 def test_an_interruption_before_the_first_step_leaves_no_run(data, monkeypatch, event):
     monkeypatch.setattr(running, "view", lambda *_: Interrupting(event, 0))
