@@ -126,7 +126,7 @@ class Model:
         prefix: Given = "",
     ) -> list[Caption]:
         """The best caption of each PNG or JPEG file, with what each of its tokens looked at."""
-        self.speaker.require("captioner")
+        self.speaker.require("captioner", what="describe pictures")
         config = self.config
         assert isinstance(config, CaptionConfig)
         if not isinstance(images, str | Path | Sequence):

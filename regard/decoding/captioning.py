@@ -30,7 +30,7 @@ def captioned(
     They begin with `prefix` and have at most `limit` tokens, their end included; 0: as many as the
     model knows.
     """
-    speaker.require("captioner")
+    speaker.require("captioner", what="describe pictures")
     begin = speaker.beginning(prefix, "caption")
     room = speaker.context - len(begin)
     if limit < 0:

@@ -139,7 +139,7 @@ def continue_all(
     `asked` is for all, or one for each that is given. The i-th text of a prompt is drawn with its
     seed + i. `draft` proposes `ahead` tokens at a time, which the model accepts or replaces.
     """
-    speaker.require("decoder", "encoder-decoder")
+    speaker.require("decoder", "encoder-decoder", what="write texts")
     problems = Problems("texts")
     require_whole(problems, "n", n, 1, MOST_TEXTS)
     problems.report()
@@ -257,7 +257,7 @@ def search_all(
     """The best continuations of each prompt by beam search; the best first."""
     if speaker.reads:
         raise RegardError("this model writes from sources; search with `translate` and its beam")
-    speaker.require("decoder")
+    speaker.require("decoder", what="write texts")
     prompts = _each_read(partial(_prompt, speaker), given, "prompt")
     if limit < 1:
         raise RegardError(f"at least one token must be asked for, not {limit}")

@@ -29,7 +29,7 @@ def embedded(
     """
     if pool not in POOLS:
         raise RegardError(f"vectors cannot be pooled by {pool!r}; {nearest(str(pool), POOLS)}")
-    speaker.require("decoder", "encoder", "encoder-decoder")
+    speaker.require("decoder", "encoder", "encoder-decoder", what="embed texts")
     module = speaker.require_one("embed")
     read = _read(speaker, texts)
     found = torch.empty(len(read), _width(module), dtype=torch.float32)

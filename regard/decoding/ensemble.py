@@ -138,7 +138,7 @@ def together(speakers: Sequence[Speaker], names: Sequence[str]) -> Speaker:
         raise RegardError("an ensemble needs at least one model")
     first = speakers[0]
     for name, other in zip(names, speakers, strict=True):
-        other.require("decoder", "encoder-decoder")
+        other.require("decoder", "encoder-decoder", what="be of an ensemble")
         first.require_words_of(other, name)
     joint = Ensemble([one.module for one in speakers])
     for name, other in zip(names, speakers, strict=True):

@@ -47,7 +47,7 @@ def filled(speaker: Speaker, text: str, top: int = 5) -> Filling:
     """
     if not isinstance(text, str):
         raise RegardError(f"give a text with gaps, not {text!r:.40}")
-    speaker.require("encoder")
+    speaker.require("encoder", what="fill gaps")
     problems = Problems("fill")
     require_whole(problems, "top", top, 1)
     problems.report()

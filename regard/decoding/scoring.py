@@ -58,7 +58,7 @@ def scored(
     ends them, which is; ids that end with such a sign already get no other. `rows` are computed at
     once, without a state; a score does not depend on which (but for rounding).
     """
-    speaker.require("decoder", "encoder-decoder")
+    speaker.require("decoder", "encoder-decoder", what="score texts")
     read = _sources(speaker, texts, sources)
     written = _targets(speaker, texts)
     found: dict[int, Score] = {}

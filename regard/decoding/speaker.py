@@ -57,7 +57,7 @@ class Speaker:
         """The same with another model of the same vocabulary, such as an ensemble."""
         return replace(self, module=module)
 
-    def require(self, *kinds: str, who: str = "this model", what: str = "do that") -> None:
+    def require(self, *kinds: str, what: str, who: str = "this model") -> None:
         """Refuse what a model of this kind cannot do, and one whose dropout is on."""
         if self.module.training:
             raise RegardError("the model is being trained, with dropout; call its `eval()` first")

@@ -116,7 +116,7 @@ def translated(
     sorted and given out. `prefix` is how every translation must begin, `first` the number of the
     first line, for messages. `told` hears the best ones of each batch at once.
     """
-    speaker.require("encoder-decoder")
+    speaker.require("encoder-decoder", what="translate")
     problems = Problems("translate")
     require_whole(problems, "rows", rows, 1)
     require_whole(problems, "limit", limit, 0)
@@ -215,7 +215,7 @@ def least_risky(
     Samples of several lines are drawn together, up to so many `rows`, and all of one line. `first`
     is the number of the first line, `named` a setting's name, both for messages.
     """
-    speaker.require("encoder-decoder")
+    speaker.require("encoder-decoder", what="translate")
     if speaker.tokenizer is None:
         raise RegardError("samples are compared as texts, and this model came without a tokenizer")
     problems = Problems("translate")

@@ -168,7 +168,7 @@ class Watched:
 
 def check_watchable(speaker: Speaker) -> None:
     """Refuse a model without cross-attention before any work."""
-    speaker.require("encoder-decoder")
+    speaker.require("encoder-decoder", what="align words")
     try:
         speaker.module.start(1, 1, watch=True).free()
     except RegardError as error:

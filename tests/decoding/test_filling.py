@@ -129,7 +129,7 @@ def test_what_cannot_be_filled_is_one_sentence():
     for top in (0, -1, 1.5, True):
         assert "top must be a whole number" in refusal(speaker, "<mask>", top=top)
     decoder = Speaker(build(replace(preset("gpt2-tiny"))).eval(), TEXT, speaker.tokenizer)
-    assert "(decoder) cannot do that" in refusal(decoder, "<mask>")
+    assert "(decoder) cannot fill gaps" in refusal(decoder, "<mask>")
     assert "without a tokenizer" in refusal(Speaker(speaker.module, TEXT), "<mask>")
     assert "no output head" in refusal(speaker_of("char", head="none", head_bias=False), "<mask>")
     assert "NaN" in refusal(answering(speaker, 7, weight=torch.nan), "<mask>")

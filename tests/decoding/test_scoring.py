@@ -216,7 +216,7 @@ def refusal(*arguments, **options) -> str:
 
 def test_what_cannot_be_scored_is_one_sentence(letters, translator):
     encoder = small("bert-tiny", tokenizer=letters.tokenizer)
-    assert "(encoder) cannot do that" in refusal(encoder, ["a"])
+    assert "(encoder) cannot score texts" in refusal(encoder, ["a"])
     assert "give a source for each text" in refusal(translator, ["a"])
     assert "reads no sources" in refusal(letters, ["a"], sources=["a"])
     assert "each of 2 texts, not 1" in refusal(translator, ["a", "a"], sources=["a"])
