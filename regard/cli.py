@@ -134,7 +134,7 @@ def _registry() -> ConstructorRegistry:
             try:
                 return kind(given[0])
             except ValueError:
-                raise ValueError(f"it must be {kinds[kind]}, not {given[0]!r:.40}") from None
+                raise ValueError(f"it must be {kinds[kind]}, not {given[0][:40]!r}") from None
 
         return PrimitiveConstructorSpec(
             nargs=1,

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from regard.commands.names import STREAM, standard_input
+from regard.commands.names import STREAM, check_printed, standard_input
 from regard.errors import RegardError
 from regard.text.sources import find, is_json_lines, lines
 
@@ -20,6 +20,7 @@ def given_texts(texts: Sequence[str], file: str) -> list[str]:
     """The texts themselves, the lines of a file, or else those of standard input."""
     if texts and tuple(texts) != (STREAM,):
         return list(texts)
+    check_printed(file or STREAM)
     if file and file != STREAM:
         return _file_lines(file)
     whole = standard_input()
@@ -45,8 +46,8 @@ def check_plain(path: Path) -> None:
     find([path])  # tells what is no text
     if is_json_lines(path):
         raise RegardError(
-            f"{path} holds JSON, but here a line is a text as it stands; take the texts out first "
-            "(`jq -r .text`)"
+            f"{path} is JSON Lines by its name, but here a line is a text as it stands; take the "
+            "texts out first (`jq -r .text`)"
         )
 
 

@@ -95,7 +95,7 @@ def _run_of(path: Path) -> Path | None:
 
 def check_printed(name: str) -> None:
     """Refuse to print into the file that is read (`>> FILE`): its lines would never end."""
-    with suppress(OSError, ValueError):  # standard output is no file
+    with suppress(OSError, ValueError, RuntimeError):  # one of them is no file
         if _is_file(os.fstat(sys.stdout.fileno()), name):
             what = "standard input" if name == STREAM else name
             raise RegardError(f"{what} is read and printed into here; print into another file")
@@ -103,7 +103,7 @@ def check_printed(name: str) -> None:
 
 def _same(path: Path, name: str) -> bool:
     """Whether a name, or standard input, is the file at this path."""
-    with suppress(OSError, ValueError):  # there is none, or standard input is no file
+    with suppress(OSError, ValueError, RuntimeError):  # there is none, or standard input is no file
         return _is_file(path.stat(), name)
     return False
 

@@ -7,7 +7,6 @@ as many tokens as two that share one (docs/measurements.md), and the answers are
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import suppress
 from threading import Barrier, BrokenBarrierError, Event, Lock
 from typing import TypeVar
 
@@ -60,8 +59,10 @@ def _by_several(
     def begin() -> None:
         torch.get_num_threads()  # at its first question a thread takes what others set last
         torch.set_num_threads(shares.pop())  # of this thread, and of all that begin from now on
-        with suppress(BrokenBarrierError):
+        try:
             begun.wait()
+        except BrokenBarrierError:  # given up before it began: others have all threads
+            torch.set_num_threads(threads)
 
     with ThreadPoolExecutor(crew, initializer=begin) as pool:
         try:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from math import ceil
 from operator import index
 from typing import Any
@@ -188,13 +189,14 @@ class Speaker:
 def batches(lengths: Sequence[int], rows: int) -> list[list[int]]:
     """Which to take together: up to `rows` of about the same length, the longest first.
 
-    As few as can be, and about as many in each: so none waits long for another.
+    As few as can be, and as many in each, or one less: so none waits long for another.
     """
     if rows < 1:
         raise RegardError(f"at least one row must be computed at once, not {rows}")
     order = sorted(range(len(lengths)), key=lambda index: -lengths[index])
-    size = ceil(len(order) / max(1, ceil(len(order) / rows)))
-    return [order[first : first + size] for first in range(0, len(order), max(1, size))]
+    count = ceil(len(order) / rows)
+    cuts = [ceil(len(order) * index / count) for index in range(count + 1)] if count else []
+    return [order[first:behind] for first, behind in pairwise(cuts)]
 
 
 def padded_rows(rows: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor]:

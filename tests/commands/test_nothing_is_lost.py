@@ -40,16 +40,21 @@ def test_no_output_lies_over_an_input(translator, decoder, data):
     assert lost in kept(texts, "tokenizer", texts, "-o", texts)
 
 
-def test_nothing_is_printed_into_the_file_that_is_read(translator, data, monkeypatch, capsys):
+@pytest.mark.parametrize(
+    "command",
+    ["translate {t} both", "translate {t} -", "score {d} --file both", "embed {d} --file both"],
+)
+def test_nothing_is_printed_into_the_file_that_is_read(
+    command, translator, decoder, data, monkeypatch, capsys
+):
     both, text = Path("both"), (data / "source2").read_bytes()
     both.write_bytes(text)
-    for read in (both, "-"):
-        with both.open("rb") as given, both.open("a") as out, redirect_stdout(out):
-            monkeypatch.setattr(sys, "stdin", TextIOWrapper(given))
-            with pytest.raises(SystemExit, match="2"):
-                main(["translate", str(translator), str(read)])
-        assert "is read and printed into here" in capsys.readouterr().err
-        assert both.read_bytes() == text
+    with both.open("rb") as given, both.open("a") as out, redirect_stdout(out):
+        monkeypatch.setattr(sys, "stdin", TextIOWrapper(given))
+        with pytest.raises(SystemExit, match="2"):
+            main(command.format(t=translator, d=decoder).split())
+    assert "is read and printed into here" in capsys.readouterr().err
+    assert both.read_bytes() == text
 
 
 @pytest.mark.parametrize(

@@ -170,7 +170,8 @@ def test_what_does_not_translate_and_what_is_no_file_is_said(decoder, translator
     refusal = f"{decoder} (decoder) cannot translate: it continues texts"
     assert refusal in mistake(call("translate", decoder, stdin=b"the"))
     assert refusal in mistake(call("translate", translator, "--ensemble", decoder, stdin=b"the"))
-    assert "there is no file nowhere.txt" in mistake(call("translate", translator, "nowhere.txt"))
+    for name in ("nowhere.txt", "~nobody.txt"):
+        assert f"there is no file {name}" in mistake(call("translate", translator, name))
 
 
 def test_a_pipe_is_read_as_a_file_is(translator, data):
@@ -213,7 +214,7 @@ def test_json_is_no_line_to_translate_nor_to_score(translator, decoder):
     texts.write_bytes(gzip.compress(b'{"text": "the cat"}\n'))
     for asked in (("translate", translator, texts), ("score", decoder, "--file", texts)):
         said = call(*asked)
-        assert f"{texts} holds JSON, but here a line is a text" in mistake(said)
+        assert f"{texts} is JSON Lines by its name, but here a line is a text" in mistake(said)
         assert said.out == ""
 
 
