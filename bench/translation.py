@@ -394,7 +394,9 @@ def main() -> None:
     parser.add_argument("--sentences", type=int, default=1000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--only", nargs="+", metavar="NAME", help="of them, beside Regard float32")
+    known = ", ".join(CONTESTANTS)
+    only = f"contestants beside regard float32 (all: {known})"
+    parser.add_argument("--only", nargs="+", choices=CONTESTANTS, metavar="NAME", help=only)
     parser.add_argument("--contestant", help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.contestant:

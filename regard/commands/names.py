@@ -94,7 +94,7 @@ def _run_of(path: Path) -> Path | None:
 
 
 def check_printed(name: str) -> None:
-    """Refuse to print into the file that is read (`>> FILE`): its lines would never end."""
+    """Refuse to print into the file that is read (`>> FILE`): it would change, or never end."""
     with suppress(OSError, ValueError, RuntimeError):  # one of them is no file
         if _is_file(os.fstat(sys.stdout.fileno()), name):
             what = "standard input" if name == STREAM else name

@@ -287,8 +287,8 @@ def _show_interrupted(
     """Say what there is; `mean`: of the last checkpoints' weights, not those of one step."""
     words = f"{word} before the first step; nothing was kept"
     if outcome.step:
-        held = f"the weights of step {outcome.best_step or outcome.step:,}"
-        held = "the mean of its last checkpoints" if mean else held
+        of_one = f"the weights of step {outcome.best_step or outcome.step:,}"
+        held = "the mean of its last checkpoints" if mean else of_one
         words = (
             f"{word} at step {outcome.step:,}; {folder} holds {held}, ready to use; "
             "the same command goes on"

@@ -19,7 +19,7 @@ from regard.data.images import examined
 from regard.data.texts import Progress, chosen
 from regard.errors import Problems, RegardError
 from regard.text.damage import broken, canonical, mended
-from regard.text.sources import find, lines
+from regard.text.sources import find, lines, unpacked_name
 from regard.text.specials import BOS, EOS
 from regard.text.tokenizer import Tokenizer
 
@@ -161,8 +161,7 @@ def _list(given: str | Path) -> Path:
 
 
 def _kind(path: Path) -> str:
-    name = path.name.lower().removesuffix(".gz")
-    return next((kind for kind in KINDS if name.endswith(kind)), "")
+    return next((kind for kind in KINDS if unpacked_name(path).endswith(kind)), "")
 
 
 class _Line(NamedTuple):

@@ -15,7 +15,7 @@ from regard.data import tasks
 from regard.data.texts import Part, chosen
 from regard.errors import Problems, RegardError
 from regard.text.damage import broken, mended
-from regard.text.sources import find, lines
+from regard.text.sources import find, is_json_lines, lines, unpacked_name
 from regard.text.specials import BOS, EOS
 from regard.text.tokenizer import Tokenizer
 
@@ -158,10 +158,10 @@ def read_pairs(given: Sequence[str | Path]) -> Iterator[Pair]:
         find(paths)  # tells what is no text
         return _aligned(*paths)
     if len(paths) == 1:
-        name = paths[0].name.lower().removesuffix(".gz")
-        if name.endswith((".tsv", ".jsonl", ".ndjson")):
+        columns = unpacked_name(paths[0]).endswith(".tsv")
+        if columns or is_json_lines(paths[0]):
             find(paths)
-            return _one_a_line(paths[0], _columns if name.endswith(".tsv") else _object)
+            return _one_a_line(paths[0], _columns if columns else _object)
     raise RegardError(
         f"{_named(given) or 'nothing'} was given, but pairs are two aligned files, one .tsv or "
         f".jsonl file, or one of {', '.join(tasks.TASKS)}"

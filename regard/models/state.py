@@ -119,7 +119,7 @@ class KeyValueState:
     def bytes(self) -> int:
         """What the rows there are occupy: 2 · room · width · layers numbers each.
 
-        Rows that left give theirs back with the last of them.
+        What rows that left had stays allocated beside it, until the state goes or grows.
         """
         return sum(tensor.nbytes for layer in self.layers for tensor in layer)
 

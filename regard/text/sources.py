@@ -147,10 +147,11 @@ def _every_second(head: bytes) -> bool:
 
 def is_json_lines(path: Path) -> bool:
     """Whether each line of the file is an object, by its name."""
-    return _name(path).endswith((".jsonl", ".ndjson"))
+    return unpacked_name(path).endswith((".jsonl", ".ndjson"))
 
 
-def _name(path: Path) -> str:
+def unpacked_name(path: Path) -> str:
+    """What the file is called without `.gz`, in small letters: its ending tells what it holds."""
     return path.name.lower().removesuffix(".gz")
 
 

@@ -108,6 +108,15 @@ def test_no_thread_is_left_out(threads, parts, shares):
     assert sum(shares) == threads
 
 
+def threads_of_a_new_one() -> int:
+    """What torch would share a product among in a thread that begins now."""
+    counts: list[int] = []
+    one = Thread(target=lambda: counts.append(torch.get_num_threads()))
+    one.start()
+    one.join(PATIENCE)
+    return counts[0]
+
+
 def test_who_comes_while_others_work_side_by_side_has_a_thread_of_its_own(threads):
     module = writer("marian-tiny")
     first = side_by_side(lambda part, over: part, range(threads * 2), module)
@@ -123,11 +132,7 @@ def test_who_comes_while_others_work_side_by_side_has_a_thread_of_its_own(thread
     other.join(PATIENCE)
     assert found == [{threads, other}]
     assert len(list(first)) == threads * 2 - 1
-    counts: list[int] = []
-    later = Thread(target=lambda: counts.append(torch.get_num_threads()))
-    later.start()
-    later.join(PATIENCE)
-    assert counts == [threads]
+    assert threads_of_a_new_one() == threads
     together = side_by_side(lambda part, over: current_thread(), range(threads * 2), module)
     assert main_thread() not in {thread for _, thread in together}  # the crew is free again
 
@@ -150,13 +155,6 @@ def test_a_crew_that_cannot_begin_leaves_nothing_behind(monkeypatch):
         begun.append(thread)
         begin(thread)
 
-    def counted() -> int:
-        counts: list[int] = []
-        one = Thread(target=lambda: counts.append(torch.get_num_threads()))
-        one.start()
-        one.join(PATIENCE)
-        return counts[0]
-
     try:
         with monkeypatch.context() as patched:
             patched.setattr(Thread, "start", start)
@@ -164,7 +162,7 @@ def test_a_crew_that_cannot_begin_leaves_nothing_behind(monkeypatch):
             with pytest.raises(RuntimeError, match="can't start"):
                 list(side_by_side(lambda part, over: part, range(6), module))
         assert not any(thread.is_alive() for thread in begun)
-        assert torch.get_num_threads() == counted() == 3
+        assert torch.get_num_threads() == threads_of_a_new_one() == 3
         found = list(side_by_side(lambda part, over: current_thread(), range(3), module))
         assert main_thread() not in {thread for _, thread in found}
     finally:
