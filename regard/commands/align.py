@@ -33,7 +33,7 @@ from regard.inspection.alignment import (
     watched_pair,
 )
 from regard.inspection.alignment_errors import Gold, Tally, compare, gold_of, read_gold
-from regard.inspection.curves import KINDS
+from regard.inspection.drawing import KINDS
 from regard.inspection.pictures import heat_text, heatmap
 from regard.loading import speaker_of
 from regard.text.damage import mended

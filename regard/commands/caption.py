@@ -19,7 +19,7 @@ from regard.decoding.settings import Beam
 from regard.decoding.speaker import Speaker
 from regard.errors import Problems, RegardError
 from regard.inspection.caption_pictures import draw_caption, words_seen
-from regard.inspection.curves import KINDS
+from regard.inspection.drawing import KINDS
 from regard.loading import speaker_of
 from regard.models.caption_config import CaptionConfig
 from regard.training.formats import literal

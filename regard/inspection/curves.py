@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regard.errors import RegardError
+from regard.inspection.drawing import check_kind, drawing
 from regard.training.formats import count
 from regard.training.log import LOG, read
 
@@ -18,7 +19,6 @@ By = Literal["step", "tokens", "time"]
 Numbers = NDArray[np.float64]
 
 BESIDE = 6  # more runs than this have their legend beside the curves
-KINDS = (".png", ".svg", ".pdf")
 # Okabe and Ito's colours, told apart by the colour-blind; without yellow, too pale for a line.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 RETURNS = {"back": "to", "resume": "step"}  # events, and where they say the checkpoint
@@ -79,23 +79,13 @@ class Run:
 def plot(runs: Sequence[str | Path], out: str | Path, by: By = "step") -> None:
     """Draw the runs' training and validation losses and learning rates to a PNG, SVG or PDF."""
     out = Path(out)
-    if out.suffix.lower() not in KINDS:
-        raise RegardError(f"cannot draw to {out}: its name must end in one of {', '.join(KINDS)}")
+    check_kind(out)
     folders = list(dict.fromkeys(Path(os.path.abspath(run)) for run in runs))
     if not folders:
         raise RegardError("no run to plot: name at least one run's folder")
     drawn = [_run(folder, name, by) for folder, name in zip(folders, names(folders), strict=True)]
-    import matplotlib
-    from matplotlib.figure import Figure  # a second to import, and only pictures need it
-
-    with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(7.2, 4.8), layout="constrained")
+    with drawing(out, (7.2, 4.8), STYLE, dpi=200) as figure:
         _draw(figure, drawn, by)
-        try:
-            out.parent.mkdir(parents=True, exist_ok=True)
-            figure.savefig(out, dpi=200)
-        except OSError as error:
-            raise RegardError(f"cannot draw to {out}: {error}") from None
 
 
 def names(folders: Sequence[Path]) -> list[str]:

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from regard.errors import RegardError
-from regard.inspection.curves import COLOURS, DASHES, GREY, KINDS, STYLE, Curve, names
+from regard.inspection.curves import COLOURS, DASHES, GREY, STYLE, Curve, names
+from regard.inspection.drawing import check_kind, drawing
 from regard.training.formats import count
 from regard.training.log import LOG, read
 from regard.training.runs import is_run, settings_of
@@ -39,23 +40,13 @@ def plot(runs: Sequence[str | Path], out: str | Path) -> None:
     Of one run the curves show its training from early to late, of several each one's last.
     """
     out = Path(out)
-    if out.suffix.lower() not in KINDS:
-        raise RegardError(f"cannot draw to {out}: its name must end in one of {', '.join(KINDS)}")
+    check_kind(out)
     folders = list(dict.fromkeys(Path(os.path.abspath(run)) for run in runs))
     if not folders:
         raise RegardError("no run to plot: name at least one run's folder")
     drawn = [_reach(folder, name) for folder, name in zip(folders, names(folders), strict=True)]
-    import matplotlib
-    from matplotlib.figure import Figure  # a second to import, and only pictures need it
-
-    with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(9.0, 4.0), layout="constrained")
+    with drawing(out, (9.0, 4.0), STYLE, dpi=200) as figure:
         _draw(figure, drawn)
-        try:
-            out.parent.mkdir(parents=True, exist_ok=True)
-            figure.savefig(out, dpi=200)
-        except OSError as error:
-            raise RegardError(f"cannot draw to {out}: {error}") from None
 
 
 # What a log says

@@ -10,12 +10,9 @@ log.jsonl, checkpoints/
 import hashlib
 import json
 import os
-import platform
-import subprocess
 import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +42,7 @@ from regard.text.specials import BOS
 from regard.text.tokenizer import Tokenizer
 from regard.training import recipes
 from regard.training.settings import ModelSettings, Settings
+from regard.training.versions import versions
 
 RUN, WEIGHTS = "run.toml", "model.safetensors"
 NAMED = 8  # tensors that are missing or too many are named one by one
@@ -333,25 +331,3 @@ def write_weights(folder: Path, weights: Mapping[str, Tensor]) -> None:
         needed = sum(weight.nbytes for weight in weights.values())
         reason = no_room(error, folder, needed)
         raise RegardError(f"cannot write the weights to {folder}: {reason}") from None
-
-
-def versions() -> dict[str, str]:
-    """What a run was made with."""
-    found = {"python": platform.python_version(), "torch": torch.__version__}
-    for name in ("regard", "tokenizers", "tiktoken", "numpy"):
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            found[name] = "unknown"
-    if commit := _git("rev-parse", "HEAD"):
-        found["git"] = commit + (" with changes" if _git("status", "--porcelain") else "")
-    return found
-
-
-def _git(*words: str) -> str:
-    """What git says of the folder one works in; nothing without git."""
-    try:
-        asked = subprocess.run(["git", *words], capture_output=True, text=True, timeout=10)
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return asked.stdout.strip() if asked.returncode == 0 else ""
