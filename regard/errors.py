@@ -10,6 +10,14 @@ class RegardError(Exception):
     """A mistake in the input: what was wrong, where, and what to do. Shown without a traceback."""
 
 
+class UnreadableError(RegardError):
+    """A file that the system did not let us read. It may be whole: it is not to be replaced."""
+
+    def __init__(self, path: object, error: Exception) -> None:
+        reason = getattr(error, "strerror", None) or str(error) or "not enough memory"
+        super().__init__(f"{path} cannot be read: {reason}")
+
+
 class Problems:
     """Collects everything that is wrong with one input, then raises it together."""
 

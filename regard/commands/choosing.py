@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from regard.commands.names import check_place
-from regard.errors import RegardError
+from regard.commands.names import check_place, check_spelling
+from regard.errors import RegardError, UnreadableError
 from regard.text.tokenizer import Tokenizer
 from regard.training import lock, runs
 from regard.training.lock import LOCK
@@ -37,6 +37,7 @@ def planned(
     """
     if out:
         folder = Path(out)
+        check_spelling(folder)
         run = begun(folder)
         if run is None and not dry:
             check_free(folder)
@@ -89,6 +90,8 @@ def _goes_on(folder: Path | None, made: Plan, settings: Settings) -> bool:
             return False
         runs.check_data(run.folder, made.digest)
         agreed(run, settings)
+    except UnreadableError:  # it may be this one
+        raise
     except RegardError:  # it is damaged, or another run
         return False
     return not _has_ended(run)  # more steps for that one are asked for by its name

@@ -113,8 +113,17 @@ def _is_file(there: os.stat_result, name: str) -> bool:
     return stat.S_ISREG(there.st_mode) and os.path.samestat(there, given)
 
 
+def check_spelling(path: Path) -> None:
+    """Refuse a name that is not UTF-8: the library that reads weights cannot be given it."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        raise RegardError(f"cannot write {path}: its name is not UTF-8; choose another") from None
+
+
 def check_place(path: Path) -> None:
     """The same for what may be a file or a folder to be filled."""
+    check_spelling(path)
     near = next(place for place in (path, *path.absolute().parents) if os.path.lexists(place))
     if near == path:
         good = os.access(path, os.W_OK)

@@ -68,7 +68,8 @@ def carry_out(
     if processes.first:
         sweep(folder.parent)
     there = folder.is_dir()
-    with _alone(folder, processes), _kept_if_begun(folder, there, processes) as loops:
+    lock = Lock(folder)
+    with _alone(lock, processes), _kept_if_begun(lock, there, processes) as loops:
         average = bool(made.settings.training.average)
         found, notes = _found(folder, processes, average)
         about = _about(made, processes)
@@ -80,6 +81,7 @@ def carry_out(
         if run:  # before run.toml has more steps than the run whose end the log tells
             Log(folder, start.log).close()
         if processes.first:
+            lock.check()
             tokenizers = list(made.tokenizers)
             runs.write_run(folder, made.settings, made.config, tokenizers, made.digest, asked)
         torch.manual_seed(made.settings.training.seed)
@@ -99,6 +101,7 @@ def carry_out(
                 stop=stop or Stop(),
                 about=about,
                 found=found,
+                lock=lock if processes.first else lock.seen(),
             )
             _tell_start(job, made, start, notes, again=run is not None)
             told = foretold(made, processes.count) if processes.first else None
@@ -148,6 +151,8 @@ def _trained(loop: Trainer, made: Plan, told: Foretold | None) -> tuple[Outcome,
     with loop.job.stop.noted():
         weights = loop.final()
         if outcome.step and loop.processes.first:
+            if loop.job.lock is not None:
+                loop.job.lock.check()
             runs.write_weights(loop.job.folder, weights)
             try:
                 with loop.job.stop.at_once():
@@ -193,8 +198,8 @@ def told_by_one(processes: Processes) -> Iterator[None]:
         raise error from None
 
 
-def _alone(folder: Path, processes: Processes) -> AbstractContextManager[Any]:
-    return Lock(folder) if processes.first else nullcontext()
+def _alone(lock: Lock, processes: Processes) -> AbstractContextManager[Any]:
+    return lock if processes.first else nullcontext()
 
 
 def _found(folder: Path, processes: Processes, average: bool) -> tuple[list[Checkpoint], list[str]]:
@@ -212,14 +217,16 @@ def _found(folder: Path, processes: Processes, average: bool) -> tuple[list[Chec
 
 
 @contextmanager
-def _kept_if_begun(folder: Path, there: bool, processes: Processes) -> Iterator[list[Trainer]]:
+def _kept_if_begun(lock: Lock, there: bool, processes: Processes) -> Iterator[list[Trainer]]:
     """A new folder goes again if no step of the loop was done: the next try finds it free."""
+    folder = lock.folder
     new = not runs.is_run(folder)
     loops: list[Trainer] = []
     try:
         yield loops
     finally:
-        if new and processes.first and not any(loop.done for loop in loops):
+        started = any(loop.done for loop in loops)
+        if new and processes.first and not started and lock.is_ours:
             discard(folder)
             if there:
                 folder.mkdir()

@@ -54,8 +54,8 @@ def _undisturbed(style: Mapping[str, Any]) -> Iterator[None]:
     import matplotlib
 
     usual = matplotlib.rcParamsDefault.items()
-    plain: dict[Any, Any] = {key: value for key, value in usual if not key.startswith("backend")}
-    with matplotlib.rc_context({**plain, **style}):
+    settings: Any = {key: value for key, value in usual if not key.startswith("backend")}
+    with matplotlib.rc_context(settings | style):
         yield
 
 

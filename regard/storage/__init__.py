@@ -9,6 +9,7 @@ from regard.storage.room import no_room, size
 from regard.storage.tensors import (
     FLOATS,
     TensorFolder,
+    check_missing,
     verified,
     verify,
     widest,
@@ -22,6 +23,7 @@ __all__ = [
     "TensorFolder",
     "building",
     "check_bounds",
+    "check_missing",
     "discard",
     "no_room",
     "opened",

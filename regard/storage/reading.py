@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import IO, Any
 
-from regard.errors import RegardError
+from regard.errors import RegardError, UnreadableError
 from regard.storage.room import size
 
 DEEPEST = 100  # values within values: what follows may be recursive
@@ -39,7 +39,9 @@ def read_json(path: Path, most: int = 64 << 20) -> dict[str, Any]:
         found = parse_json(read_file(path, most))
     except FileNotFoundError:
         raise RegardError(f"{path.parent} has no {path.name}") from None
-    except (OSError, ValueError, RecursionError) as error:  # bad UTF-8 and JSON are ValueErrors
+    except (OSError, MemoryError) as error:
+        raise UnreadableError(path, error) from None
+    except (ValueError, RecursionError) as error:  # bad UTF-8 and JSON are ValueErrors
         raise RegardError(f"{path} is not readable JSON: {error}") from None
     if not isinstance(found, dict):
         raise RegardError(f"{path} must hold a JSON object, not a {type(found).__name__}")

@@ -16,7 +16,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from regard.errors import Problems, RegardError
+from regard.errors import Problems, RegardError, UnreadableError
 from regard.storage.reading import opened, parse_json, read_json, shown
 from regard.storage.room import size
 from regard.storage.writing import replacing, write_json
@@ -47,13 +47,16 @@ class TensorFolder(Mapping[str, Tensor]):
                 _header(file)  # not too large for the library to be asked
             source = safe_open(path, "pt")
             names = source.keys()
-        except FileNotFoundError:
+        except FileNotFoundError as error:
+            check_missing(path, error)
             problems.add(f"{path.name} is missing")
             return
-        except (SafetensorError, OSError, ValueError) as error:
+        except (OSError, MemoryError) as error:
+            raise UnreadableError(path, error) from None
+        except (SafetensorError, ValueError) as error:
             problems.add(f"{path.name} {_damaged(error)}")
             return
-        except (RuntimeError, MemoryError) as error:  # of torch, which maps the file
+        except RuntimeError as error:  # of torch, which maps the file
             problems.add(f"{path.name} cannot be mapped into memory ({error})")
             return
         for name in names:
@@ -241,9 +244,12 @@ def _walk(path: Path, keep: bool) -> Iterator[tuple[str, Tensor]]:
                 if sums is not None and found != sums[name]:
                     raise ValueError(f"tensor {shown(name)} is not what was written")
                 yield name, tensor
-    except FileNotFoundError:
+    except FileNotFoundError as error:
+        check_missing(path, error)
         raise RegardError(f"{path.parent} has no {path.name}") from None
-    except (SafetensorError, OSError, ValueError, RecursionError) as error:
+    except (OSError, MemoryError) as error:
+        raise UnreadableError(path, error) from None
+    except (SafetensorError, ValueError, RecursionError) as error:
         raise RegardError(f"{path} {_damaged(error)}") from None
 
 
@@ -293,6 +299,12 @@ def _header(file: IO[bytes]) -> bytes:
     if length > HEADER:
         raise ValueError(f"its header has {size(length)}, more than the {size(HEADER)} it may have")
     return file.read(length)
+
+
+def check_missing(path: Path, error: Exception) -> None:
+    """Refuse a file that is there all the same: the library calls it missing if opening fails."""
+    if os.path.lexists(path):
+        raise UnreadableError(path, error)
 
 
 def _damaged(error: Exception) -> str:

@@ -11,7 +11,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from regard.errors import RegardError, nearest
+from regard.errors import RegardError, UnreadableError, nearest
 from regard.storage import check_bounds, read_file
 from regard.training.settings import Settings
 
@@ -83,7 +83,9 @@ def _read(name: str) -> tuple[str, dict[str, Any]]:
         if _is_path(name):
             raise RegardError(f"there is no recipe at {path}") from None
         raise RegardError(f"no recipe is called {name!r}; {nearest(name, names())}") from None
-    except (OSError, ValueError, RuntimeError) as error:  # nested too deep; links in a circle
+    except OSError as error:
+        raise UnreadableError(path, error) from None
+    except (ValueError, RuntimeError) as error:  # nested too deep; links in a circle
         raise RegardError(f"{path} is not readable TOML: {error}") from None
 
 

@@ -19,6 +19,7 @@ from torch import Tensor
 from regard.errors import RegardError
 from regard.storage import building, discard, no_room, read_json, write_json, write_safetensors
 from regard.training.checkpoints import FOLDER, FORMAT, KINDS, PLACE, Checkpoint, Place, sealed
+from regard.training.lock import Lock
 from regard.training.processes import Processes
 from regard.training.shares import local, rows
 
@@ -50,11 +51,12 @@ class Checkpoints:
         processes: Processes,
         found: Sequence[Checkpoint] = (),
         about: Mapping[str, Any] | None = None,
+        lock: Lock | None = None,
     ) -> None:
         self.folder = folder / FOLDER
         self.keep = max(keep, 1)
         self.processes = processes
-        self.about = dict(about or {})
+        self.about, self.lock = dict(about or {}), lock
         self.steps = [one.place.step for one in found if one.place.regular]
         self.spare = [one.place.step for one in found if not one.place.regular]
         self._writer = ThreadPoolExecutor(1)
@@ -145,6 +147,7 @@ class Checkpoints:
     ) -> None:
         """Write this process's files; the first process makes the checkpoint of them all."""
         try:
+            self._check_place()
             if self.processes.first:
                 self._build(place, files, shared)
                 for step in dropped:
@@ -175,6 +178,7 @@ class Checkpoints:
                 "rows": tables,
             }
             write_json(sealed(content), folder / PLACE)
+            self._check_place()  # writing may have taken minutes
 
     def _share(self, step: int, rank: int) -> Path:
         return self.folder / f".{step}.share-{rank}"
@@ -203,8 +207,14 @@ class Checkpoints:
     def path(self, step: int) -> Path:
         return self.folder / str(step)
 
+    def _check_place(self) -> None:
+        """Refuse to write into a folder that has taken the place of the run's own."""
+        if self.lock is not None:
+            self.lock.check()
+
     def check(self) -> None:
         """Raise what went wrong while writing, if writing is over."""
+        self._check_place()
         if self._pending is not None and self._pending.done():
             self.wait()
 

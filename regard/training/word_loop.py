@@ -24,7 +24,6 @@ from regard.training.heap import keep_freed
 from regard.training.job import Job, Outcome
 from regard.training.log import LOG
 from regard.training.meter import memory
-from regard.training.saving import Checkpoints
 from regard.training.vectors import VectorSteps, one_thread
 from regard.training.word_walk import Walk
 
@@ -55,9 +54,7 @@ class WordLoop:
             device=job.device,
             piece=self.settings.tokens_per_step,
         )
-        self.checkpoints = Checkpoints(
-            job.folder, self.settings.keep, self.processes, job.found, job.about
-        )
+        self.checkpoints = job.checkpoints(self.settings.keep)
         self.place, self.threads = Place(), torch.get_num_threads()
         if job.found:
             self._restore(job.found[-1])
