@@ -38,6 +38,7 @@ from regard.commands.train import Train
 from regard.commands.translate import Translate
 from regard.commands.words import Words
 from regard.errors import RegardError, nearest
+from regard.training.room import is_full
 from regard.training.signals import WORDS, StoppedError
 
 
@@ -175,6 +176,10 @@ def _mistakes_told() -> Iterator[None]:
     except OSError as error:  # a full disk, a name too long
         what = f"{error.filename}: " if error.filename else ""
         _fail(f"{what}{error.strerror or error}")
+    except (MemoryError, RuntimeError) as error:
+        if not is_full(error):
+            raise
+        _fail("memory is full; take less at once or a smaller model, or choose another device")
 
 
 def _fail(sentence: str) -> None:
