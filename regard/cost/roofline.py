@@ -8,6 +8,7 @@ from typing import Any
 from regard.cost.device import COPY
 from regard.cost.report import Part, Report
 from regard.errors import RegardError
+from regard.inspection.saved_figures import save_figure
 
 SHOWN = 12  # parts with a name; the others would lie on top of one another
 # Told apart by the colour-blind.
@@ -45,11 +46,7 @@ def roofline(report: Report, path: Path) -> None:
     axes.set_title(f"{device.name} ({device.source}), {kind}", fontsize=9)
     axes.grid(color="#e6e6e6", linewidth=0.7)
     axes.spines[["top", "right"]].set_visible(False)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, dpi=150)
-    except (OSError, ValueError) as error:
-        raise RegardError(f"cannot draw to {path}: {error}") from None
+    save_figure(figure, path, dpi=150)
 
 
 def _draw(axes: Any, parts: Sequence[Part]) -> None:

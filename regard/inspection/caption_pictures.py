@@ -2,7 +2,6 @@
 
 import math
 import textwrap
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,9 +12,9 @@ from torch.nn import functional as F
 
 from regard.data.images import Pixels
 from regard.decoding.captioning import Caption
-from regard.errors import RegardError
 from regard.inspection.alignment import unit_spans
 from regard.inspection.grounding import token_spans
+from regard.inspection.saved_figures import save_figure
 from regard.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -85,10 +84,4 @@ def draw_caption(
 ) -> None:
     """Write the figure of an image and its words to a file, of the kind its suffix says."""
     figure, path = figure_of(image, seen, text), Path(path)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Glyph")  # what the font lacks is drawn as a box
-            figure.savefig(path, dpi=150)
-    except (OSError, ValueError) as error:
-        raise RegardError(f"cannot draw to {path}: {error}") from None
+    save_figure(figure, path, dpi=150)

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regard.errors import RegardError
+from regard.inspection.saved_figures import save_figure
 from regard.training.formats import count
 from regard.training.log import LOG, read
 
@@ -91,11 +92,7 @@ def plot(runs: Sequence[str | Path], out: str | Path, by: By = "step") -> None:
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(7.2, 4.8), layout="constrained")
         _draw(figure, drawn, by)
-        try:
-            out.parent.mkdir(parents=True, exist_ok=True)
-            figure.savefig(out, dpi=200)
-        except OSError as error:
-            raise RegardError(f"cannot draw to {out}: {error}") from None
+        save_figure(figure, out, dpi=200)
 
 
 def names(folders: Sequence[Path]) -> list[str]:

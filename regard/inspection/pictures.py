@@ -1,7 +1,6 @@
 """Matrices as pictures (M24): in a file, and as coloured text for a terminal."""
 
 import math
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from rich.text import Text
 from torch import Tensor
 
 from regard.errors import RegardError
+from regard.inspection.saved_figures import save_figure
 
 SHADES = (  # from this share of the largest value on
     (0.8, "██", "blue"),
@@ -56,13 +56,7 @@ def heatmap(
     axes.spines[:].set_visible(False)
     figure.colorbar(image, shrink=0.8, aspect=30)
     path = Path(path)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Glyph")  # what the font lacks is drawn as a box
-            figure.savefig(path, dpi=150)
-    except (OSError, ValueError) as error:
-        raise RegardError(f"cannot draw to {path}: {error}") from None
+    save_figure(figure, path, dpi=150)
 
 
 def heat_text(

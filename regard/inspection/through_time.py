@@ -11,6 +11,7 @@ import numpy as np
 
 from regard.errors import RegardError
 from regard.inspection.curves import COLOURS, DASHES, GREY, KINDS, STYLE, Curve, names
+from regard.inspection.saved_figures import save_figure
 from regard.training.formats import count
 from regard.training.log import LOG, read
 from regard.training.runs import is_run, settings_of
@@ -51,11 +52,7 @@ def plot(runs: Sequence[str | Path], out: str | Path) -> None:
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(9.0, 4.0), layout="constrained")
         _draw(figure, drawn)
-        try:
-            out.parent.mkdir(parents=True, exist_ok=True)
-            figure.savefig(out, dpi=200)
-        except OSError as error:
-            raise RegardError(f"cannot draw to {out}: {error}") from None
+        save_figure(figure, out, dpi=200)
 
 
 # What a log says

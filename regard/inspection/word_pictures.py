@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from regard.errors import Problems, RegardError
 from regard.inspection.curves import COLOURS, GREY, KINDS, STYLE
+from regard.inspection.saved_figures import save_figure
 from regard.inspection.words import WordTable
 from regard.training.formats import percent
 
@@ -77,11 +78,7 @@ def plot(
         figure = Figure(figsize=_sides(plane.points), layout="constrained")
         FigureCanvasAgg(figure)  # which can measure text
         _draw(figure, chosen, plane, arrows)
-        try:
-            out.parent.mkdir(parents=True, exist_ok=True)
-            figure.savefig(out, dpi=200)
-        except OSError as error:
-            raise RegardError(f"cannot draw to {out}: {error}") from None
+        save_figure(figure, out, dpi=200)
 
 
 def _sides(points: Numbers) -> tuple[float, float]:

@@ -9,13 +9,23 @@ from regard.storage.room import no_room, size
 from regard.storage.tensors import (
     FLOATS,
     TensorFolder,
+    former_files,
+    strange_files,
     verified,
     verify,
     widest,
     write_safetensors,
     write_tensors,
 )
-from regard.storage.writing import building, discard, replacing, sweep, write_json, write_together
+from regard.storage.writing import (
+    building,
+    discard,
+    replaceable,
+    replacing,
+    sweep,
+    write_json,
+    write_together,
+)
 
 __all__ = [
     "FLOATS",
@@ -23,14 +33,17 @@ __all__ = [
     "building",
     "check_bounds",
     "discard",
+    "former_files",
     "no_room",
     "opened",
     "parse_json",
     "read_file",
     "read_json",
+    "replaceable",
     "replacing",
     "shown",
     "size",
+    "strange_files",
     "sweep",
     "verified",
     "verify",

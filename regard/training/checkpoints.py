@@ -13,7 +13,6 @@ import hashlib
 import json
 import math
 import re
-import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -23,7 +22,7 @@ import torch
 from torch import Tensor
 
 from regard.errors import RegardError
-from regard.storage import read_json, sweep, verify
+from regard.storage import discard, read_json, sweep, verify
 from regard.training.shares import Pieces, local
 
 FOLDER, PLACE = "checkpoints", "place.json"
@@ -199,7 +198,7 @@ def sound(folder: Path) -> tuple[list[Checkpoint], list[str]]:
             raise
         except RegardError as error:
             aside = path.with_name(f"{step}{DAMAGED}")
-            shutil.rmtree(aside, ignore_errors=True)
+            discard(aside)  # an older one, or a link, which stays out of it
             path.rename(aside)
             told = str(error).replace("\n  -", ";")  # all that is wrong, in one line
             sentences.append(f"checkpoint {step} is damaged and was put aside: {told}")
