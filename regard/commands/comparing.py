@@ -296,11 +296,14 @@ class Comparing:
 def models_in(path: Path) -> dict[str, Any]:
     """What was decided for each model before."""
     found = read_json(path)
-    models = found.get("models")
-    known = models.values() if isinstance(models, dict) and len(found) == 1 else [None]
-    if not all(isinstance(one, dict) and isinstance(one.get("asked"), dict) for one in known):
+    models = found.pop("models", None)
+    if found or not isinstance(models, dict) or not all(map(_is_noted, models.values())):
         raise RegardError(f"{path} is damaged or not ours; put it back, or choose another --out")
     return models
+
+
+def _is_noted(model: Any) -> bool:
+    return isinstance(model, dict) and isinstance(model.get("asked"), dict)
 
 
 def _contexts(contestants: Sequence[Contestant], survey: Plan) -> list[int]:
