@@ -391,7 +391,10 @@ def save(model: Model | Transformer, path: str | Path, shard_bytes: int = 5_000_
         raise RegardError("weights that were packed or rounded are not saved; load the model plain")
     if model.module.device.type == "meta":
         raise RegardError("a model on the meta device has no weights to save")
-    _check_free(_path(path), model.origin)
+    try:
+        _check_free(_path(path), model.origin)
+    except OSError as error:
+        raise RegardError(f"cannot write {path}: {error.strerror or error}") from None
     save_folder(model.module, _path(path), model.extra, shard_bytes)
 
 

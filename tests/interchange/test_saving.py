@@ -1,5 +1,6 @@
 """What is written loads again, and what cannot be written is said in a sentence."""
 
+import errno
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -218,6 +219,15 @@ def test_a_model_is_not_saved_over_another_that_it_was_not_loaded_from(folder, t
     link.symlink_to(theirs)
     regard.save(model, link)
     assert_loads_as(theirs, model.module)
+
+
+def test_a_folder_that_may_not_be_looked_into_is_one_sentence(tmp_path, monkeypatch):
+    def refused(folder):
+        raise PermissionError(errno.EACCES, "Permission denied", str(folder))
+
+    monkeypatch.setattr(regard.loading, "strange_files", refused)
+    message = refusal(lambda: regard.save(tiny("gpt2"), tmp_path))
+    assert message == f"cannot write {tmp_path}: Permission denied"
 
 
 def test_what_save_wrote_it_writes_over_also_if_it_was_killed_between(tmp_path):
