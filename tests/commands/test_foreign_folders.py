@@ -313,7 +313,7 @@ def test_a_tokenizer_is_not_written_over_another_that_nobody_named(data):
 
 
 @pytest.mark.parametrize("name", ["/dev/null", "out"])
-def test_no_file_takes_the_place_of_a_device(decoder, data, monkeypatch, name):
+def test_no_file_takes_the_place_of_a_device(name):
     from regard.commands.names import check_writable
 
     Path("out").symlink_to("/proc/self/fd/1")
