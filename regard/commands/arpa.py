@@ -56,7 +56,7 @@ def _exported(folder: Path, path: Path) -> str:
     run = open_run(folder)
     if not isinstance(run.module, NGram):
         raise RegardError(f"{folder} is no n-gram model; ARPA holds nothing else")
-    check_writable(path)
+    check_writable(path, replaced=True)
     table = run.module.table
     write_arpa(table, run.tokenizer.vocabulary.tokens, path)
     return f"wrote {path}: {table.counts()}"

@@ -12,15 +12,18 @@ from regard.commands.names import check_place, check_spelling
 from regard.errors import RegardError, UnreadableError
 from regard.text.tokenizer import Tokenizer
 from regard.training import lock, runs
+from regard.training.checkpoints import FOLDER as CHECKPOINTS
 from regard.training.lock import LOCK
 from regard.training.processes import Processes
 from regard.training.resuming import Begun, agreed, begun
+from regard.training.run_folder import check_links, is_ours
 from regard.training.settings import Settings
 from regard.training.setup import Plan, plan
 from regard.training.stages import Stages
 from regard.training.states import state
 
-LEFT = re.compile(r"\.lock|(source_)?tokenizer\.json|\..+\.(partial|aside)")
+TOKENIZERS = re.compile(r"(source_)?tokenizer\.json")
+UNFINISHED = re.compile(r"\..+\.(partial|aside)")
 
 
 def planned(
@@ -45,6 +48,7 @@ def planned(
             return shared_plan(settings, stages, processes, known), folder
         if not dry:
             lock.check_free(folder)
+            check_links(folder)
         settings = agreed(run, settings)
         if is_finished(run, settings):
             return None, folder
@@ -88,6 +92,7 @@ def _goes_on(folder: Path | None, made: Plan, settings: Settings) -> bool:
         run = begun(folder) if folder else None
         if run is None or lock.holder(run.folder):
             return False
+        check_links(run.folder)
         runs.check_data(run.folder, made.digest)
         agreed(run, settings)
     except UnreadableError:  # it may be this one
@@ -107,22 +112,32 @@ def _has_ended(run: Begun) -> bool:
 
 
 def check_free(folder: Path) -> None:
-    """Whether a run can be written there; said before minutes of reading."""
+    """Refuse a folder with anything of somebody else's in it, before minutes of reading."""
     lock.check_free(folder)
-    taken = os.path.lexists(folder) and (not folder.is_dir() or not _is_left(folder))
-    if taken and (folder / "checkpoints").is_dir() and not runs.is_run(folder):
+    check_links(folder)
+    if not _is_taken(folder) or is_ours(folder):
+        check_place(folder)
+    elif runs.is_run(folder):
+        raise RegardError(
+            f"{folder / runs.RUN} is not what training wrote, and would be lost; choose another "
+            "--out"
+        )
+    elif (folder / CHECKPOINTS).is_dir():
         raise RegardError(
             f"{folder} is a run without its run.toml; put that back, or choose another --out"
         )
-    if taken and not runs.is_run(folder):
+    else:
         raise RegardError(f"{folder} is already there; choose another --out, or remove it")
-    check_place(folder)
+
+
+def _is_taken(folder: Path) -> bool:
+    return os.path.lexists(folder) and not (folder.is_dir() and _is_left(folder))
 
 
 def _is_left(folder: Path) -> bool:
     """Whether a folder holds nothing, or what a run left that was killed before its run.toml."""
-    names = {path.name for path in folder.iterdir()}
-    return not names or (LOCK in names and all(LEFT.fullmatch(name) for name in names))
+    names = {path.name for path in folder.iterdir() if not UNFINISHED.fullmatch(path.name)}
+    return not names or (LOCK in names and all(map(TOKENIZERS.fullmatch, names - {LOCK})))
 
 
 def named_after(made: Plan, streamed: bool = False) -> tuple[Path | None, Path]:
@@ -131,7 +146,7 @@ def named_after(made: Plan, streamed: bool = False) -> tuple[Path | None, Path]:
     stems = [_stem(Path(given)) for given in data.train[: 2 if data.pairs else 1]]
     name = "stdin" if streamed else "-".join(dict.fromkeys(stems))
     last, folder, number = None, Path("runs") / name, 1
-    while folder.exists():
+    while os.path.lexists(folder):  # a link that leads nowhere is somebody's too
         number += 1
         last, folder = folder, Path("runs") / f"{name}-{number}"
     return last, folder

@@ -11,6 +11,7 @@ from pathlib import Path
 from regard.commands.printing import note
 from regard.data.tokens import cache_folder
 from regard.errors import RegardError
+from regard.storage import replaceable
 from regard.text.sources import check_text, spool
 from regard.training.checkpoints import FOLDER as CHECKPOINTS
 from regard.training.lock import LOCK
@@ -68,15 +69,18 @@ def _absolute(name: str) -> str:
     return str(path.absolute())
 
 
-def check_writable(path: Path, *read: str) -> None:
+def check_writable(path: Path, *read: str, replaced: bool = False) -> None:
     """Say that no file can be written at `path` before the work, not behind it.
 
-    Nor can one that is `read` in the work, by its name or as standard input.
+    Nor can one that is `read` in the work, by its name or as standard input. What is `replaced`,
+    and not written into, must not be a device.
     """
     if os.path.isdir(path):
         raise RegardError(f"{path} is a folder; name a file to write to")
     if any(_same(path, name) for name in read):
         raise RegardError(f"{path} is read here, and would be lost; name another file to write to")
+    if replaced and not replaceable(path):
+        raise RegardError(f"{path} is a device; name a file to write to")
     if run := _run_of(path):
         raise RegardError(f"{path} is a part of the run {run}; name another file to write to")
     check_place(path)

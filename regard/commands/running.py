@@ -24,7 +24,7 @@ from regard.models.families import Model, build
 from regard.models.ngram import NGram
 from regard.models.recurrent import Recurrent
 from regard.models.word2vec import WordVectors
-from regard.storage import discard, sweep
+from regard.storage import sweep
 from regard.training import runs
 from regard.training.captioning import free_rules, freely
 from regard.training.checkpoints import Checkpoint, Place, sound, stored_steps
@@ -37,10 +37,11 @@ from regard.training.loop import Loop
 from regard.training.processes import ALONE, Processes
 from regard.training.resuming import begun, check_begun, check_place, to_go_on_from
 from regard.training.room import enough
+from regard.training.run_folder import check_links, clear, followed
 from regard.training.samples import sampler
 from regard.training.setup import Plan
 from regard.training.signals import Stop, StoppedError
-from regard.training.tensorboard import TensorBoard
+from regard.training.tensorboard import TENSORBOARD, TensorBoard
 from regard.training.through_time import recorder
 from regard.training.throughput import NO_PEAK, Products, peak
 from regard.training.view import view
@@ -62,6 +63,8 @@ def carry_out(
     """
     if made.unfit:
         raise RegardError(made.unfit)
+    folder = followed(folder)
+    check_links(folder)
     run = begun(folder) if processes.first else None
     if processes.first and run is None:
         check_free(folder)
@@ -218,7 +221,7 @@ def _found(folder: Path, processes: Processes, average: bool) -> tuple[list[Chec
 
 @contextmanager
 def _kept_if_begun(lock: Lock, there: bool, processes: Processes) -> Iterator[list[Trainer]]:
-    """A new folder goes again if no step of the loop was done: the next try finds it free."""
+    """What a run wrote goes again if no step of its loop was done: the next try finds it free."""
     folder = lock.folder
     new = not runs.is_run(folder)
     loops: list[Trainer] = []
@@ -227,15 +230,16 @@ def _kept_if_begun(lock: Lock, there: bool, processes: Processes) -> Iterator[li
     finally:
         started = any(loop.done for loop in loops)
         if new and processes.first and not started and lock.is_ours:
-            discard(folder)
-            if there:
-                folder.mkdir()
+            clear(folder)
+            if not there:
+                with suppress(OSError):  # somebody put something into it
+                    folder.rmdir()
 
 
 def _listening(made: Plan, folder: Path, console: Console, start: Place) -> Iterator[Sink]:
     yield Log(folder, start.log)  # what was logged behind the checkpoint will be logged again
     if made.settings.training.tensorboard:
-        yield TensorBoard(folder / "tensorboard", start.step)
+        yield TensorBoard(folder / TENSORBOARD, start.step)
     yield view(console, made.settings.training.log_every)  # the last one, which may be gone
 
 

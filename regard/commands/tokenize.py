@@ -1,5 +1,6 @@
 """`regard tokenize` and `regard tokenizer`: how a text is cut, and learning how."""
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -123,7 +124,12 @@ class LearnTokenizer:
         tyro.conf.arg(metavar="DATA…", help_behavior_hint="(required)"),
     ] = ()
     """Files, folders, globs (.gz and .jsonl too), - for standard input, or `python`."""
-    out: Annotated[str, tyro.conf.arg(aliases=["-o"], metavar="FILE")] = "tokenizer.json"
+    out: Annotated[
+        str,
+        tyro.conf.arg(
+            aliases=["-o"], metavar="FILE", help_behavior_hint=f"(default: {TOKENIZER}, if new)"
+        ),
+    ] = ""
     """Where to write it."""
     kind: Literal["bpe", "byte", "char", "word"] = "bpe"
     """How text is cut."""
@@ -135,7 +141,10 @@ class LearnTokenizer:
     def run(self, console: Console) -> None:
         if not self.data:
             raise RegardError("name some text to learn from: files, folders, globs, or -")
-        check_writable(Path(self.out), *self.data)
+        out = Path(self.out or TOKENIZER)
+        check_writable(out, *self.data, replaced=True)
+        if not self.out and os.path.lexists(out):  # that one may have come with somebody's model
+            raise RegardError(f"{out} is already there; name it with --out to replace it")
         stages = Stages(console)
         with stages.stage("reading") as progress:
             texts = gather(readable(self.data), held_out=0.0, progress=progress)
@@ -144,11 +153,11 @@ class LearnTokenizer:
         with stages.stage(f"learning {self.kind} tokens", min(size, LEARN_FROM)) as progress:
             found = learn(self.kind, texts.texts("train", LEARN_FROM), vocabulary, progress)
         try:
-            found.save(Path(self.out))
+            found.save(out)
         except OSError as error:
-            raise RegardError(f"cannot write {self.out}: {error.strerror or error}") from None
+            raise RegardError(f"cannot write {out}: {error.strerror or error}") from None
         for warning in texts.warnings:
             console.print(Text(f"note: {warning}", "yellow"))
         console.print(
-            Text(f"wrote {self.out}: {found.kind}, {len(found):,} tokens from {size:,} characters")
+            Text(f"wrote {out}: {found.kind}, {len(found):,} tokens from {size:,} characters")
         )

@@ -128,8 +128,9 @@ class Words:
         if self.action == "evaluate":
             find(self.words)  # tells what is not there or no text
         if self.action in ("plot", "export"):
-            place = self.out if self.action == "plot" else self.words[0]
-            check_writable(Path(place), self.source)
+            export = self.action == "export"
+            place = Path(self.words[0]).expanduser() if export else Path(self.out)
+            check_writable(place, self.source, replaced=export)
 
     def _nearest(self, table: WordTable, console: Console) -> None:
         self._tell({"word": self.words[0]}, table.nearest(self.words[0], self.count))

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from regard.errors import RegardError
+from regard.storage import replacing
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -31,7 +32,11 @@ def check_kind(path: Path) -> None:
 def drawing(
     path: Path, size: tuple[float, float], style: Mapping[str, Any] | None = None, dpi: int = 150
 ) -> Iterator["Figure"]:
-    """A figure of `size` inches to draw on, which is then written as its file's suffix says."""
+    """A figure of `size` inches to draw on, which is then written as its file's suffix says.
+
+    A link in the file's place is replaced and not followed: most names are defaults that nobody
+    typed, and a folder that came from somebody may have a link there.
+    """
     with _undisturbed(style or {}):
         from matplotlib.figure import Figure  # a second to import, and only pictures need it
 
@@ -39,11 +44,12 @@ def drawing(
         yield figure
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            with warnings.catch_warnings():
+            with warnings.catch_warnings(), replacing(path) as partial:
                 warnings.filterwarnings("ignore", "Glyph")  # what the font lacks is drawn as a box
-                figure.savefig(path, dpi=dpi)
+                figure.savefig(partial, dpi=dpi, format=path.suffix[1:].lower() or "png")
         except (OSError, ValueError) as error:
-            raise RegardError(f"cannot draw to {path}: {error}") from None
+            reason = getattr(error, "strerror", None) or error
+            raise RegardError(f"cannot draw to {path}: {reason}") from None
 
 
 @contextmanager

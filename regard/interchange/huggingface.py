@@ -17,6 +17,7 @@ from regard.models.transformer import Transformer, build
 from regard.storage import (
     FLOATS,
     TensorFolder,
+    former_files,
     read_json,
     widest,
     write_json,
@@ -153,7 +154,7 @@ def save_folder(
         tensors |= _part(rule, state[rule.ours].detach())
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        write_tensors(tensors, folder, shard_bytes)
+        write_tensors(tensors, folder, shard_bytes, former_files(folder))
         write_json(settings, folder / "config.json")
     except (OSError, ValueError) as error:  # a NUL in the path is a ValueError
         reason = getattr(error, "strerror", None) or error

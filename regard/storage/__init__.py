@@ -10,13 +10,23 @@ from regard.storage.tensors import (
     FLOATS,
     TensorFolder,
     check_missing,
+    former_files,
+    strange_files,
     verified,
     verify,
     widest,
     write_safetensors,
     write_tensors,
 )
-from regard.storage.writing import building, discard, replacing, sweep, write_json, write_together
+from regard.storage.writing import (
+    building,
+    discard,
+    replaceable,
+    replacing,
+    sweep,
+    write_json,
+    write_together,
+)
 
 __all__ = [
     "FLOATS",
@@ -25,14 +35,17 @@ __all__ = [
     "check_bounds",
     "check_missing",
     "discard",
+    "former_files",
     "no_room",
     "opened",
     "parse_json",
     "read_file",
     "read_json",
+    "replaceable",
     "replacing",
     "shown",
     "size",
+    "strange_files",
     "sweep",
     "verified",
     "verify",

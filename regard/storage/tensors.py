@@ -9,6 +9,7 @@ import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -22,7 +23,7 @@ from regard.storage.room import size
 from regard.storage.writing import replacing, write_json
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
-WRITTEN = r"model(-\d{5}-of-\d{5})?\.safetensors(\.index\.json)?"
+WRITTEN = r"model(-\d{5}-of-\d{5})?\.safetensors"
 FLOATS = ("F64", "F32", "F16", "BF16")
 PIECE = 1 << 20  # bytes of a file that are read and looked at together
 HEADER = 16 << 20  # bytes of names and shapes, for some 100,000 tensors
@@ -108,8 +109,13 @@ def _files(folder: Path) -> list[str]:
     raise RegardError(f"{folder} has no {SINGLE} (nor {INDEX})")
 
 
-def write_tensors(tensors: Mapping[str, Tensor], folder: Path, shard_bytes: int) -> None:
-    """Write tensors into a folder: one file, or shards of up to `shard_bytes` with an index."""
+def write_tensors(
+    tensors: Mapping[str, Tensor], folder: Path, shard_bytes: int, former: Iterable[str] = ()
+) -> None:
+    """Write tensors into a folder: one file, or shards of up to `shard_bytes` with an index.
+
+    Of the `former` files, those that are not written now are removed.
+    """
     shards: list[dict[str, Tensor]] = [{}]
     room = shard_bytes
     for name, tensor in tensors.items():
@@ -130,9 +136,42 @@ def write_tensors(tensors: Mapping[str, Tensor], folder: Path, shard_bytes: int)
         index = {"metadata": {"total_size": total}, "weight_map": places}
         write_json(index, folder / INDEX)
     kept = {*names, INDEX} if len(shards) > 1 else {*names}
-    for path in folder.iterdir():  # what an earlier save left in other shards
-        if re.fullmatch(WRITTEN, path.name) and path.name not in kept:
-            path.unlink()
+    for name in {*former} - kept:
+        (folder / name).unlink(missing_ok=True)
+
+
+def strange_files(folder: Path) -> list[str]:
+    """The files of a folder's weights, and its index, that another program wrote."""
+    sealed = _sealed_files(folder)
+    index = [INDEX] if (folder / INDEX).is_file() and not sealed else []
+    return index + [path.name for path in _weights(folder) if path.name not in sealed]
+
+
+def former_files(folder: Path) -> set[str]:
+    """The files that a folder's weights are read from, and all that were written here."""
+    found = {*_sealed_files(folder)}
+    with suppress(RegardError):  # there are none
+        found |= {*_files(folder)}
+    return found | {INDEX} if found - {SINGLE} else found
+
+
+def _sealed_files(folder: Path) -> list[str]:
+    return [path.name for path in _weights(folder) if _is_sealed(path)]
+
+
+def _weights(folder: Path) -> list[Path]:
+    there = sorted(folder.iterdir()) if folder.is_dir() else []
+    return [path for path in there if re.fullmatch(WRITTEN, path.name) and path.is_file()]
+
+
+def _is_sealed(path: Path) -> bool:
+    """Whether a file has a header that was written here; its numbers are not looked at."""
+    try:
+        with opened(path) as file:
+            text = _header(file)
+        return _sums(text, parse_json(text).pop("__metadata__", None) or {}) is not None
+    except (OSError, ValueError, AttributeError, TypeError):
+        return False
 
 
 def _whole(tensor: Tensor) -> Tensor:

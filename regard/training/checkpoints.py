@@ -13,7 +13,6 @@ import hashlib
 import json
 import math
 import re
-import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -23,7 +22,7 @@ import torch
 from torch import Tensor
 
 from regard.errors import RegardError, UnreadableError
-from regard.storage import read_json, sweep, verify
+from regard.storage import discard, read_json, sweep, verify
 from regard.training.shares import Pieces, local
 
 FOLDER, PLACE = "checkpoints", "place.json"
@@ -219,5 +218,5 @@ def _whole(path: Path, step: int) -> Checkpoint:
 
 def _put_aside(path: Path) -> None:
     aside = path.with_name(f"{path.name}{DAMAGED}")
-    shutil.rmtree(aside, ignore_errors=True)
+    discard(aside)  # an older one, or a link, which stays out of it
     path.rename(aside)

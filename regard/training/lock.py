@@ -249,6 +249,8 @@ def _host() -> str:
 
 def _sign(descriptor: int) -> None:
     now = datetime.now().astimezone().isoformat()
+    if os.fstat(descriptor).st_nlink > 1:  # it is another file too, which stays as it is
+        return
     signature = {"host": _host(), "process": os.getpid(), "since": now}
     with suppress(OSError):  # a full disk: the lock is held all the same
         os.ftruncate(descriptor, 0)

@@ -3,13 +3,14 @@
 import json
 import math
 import os
+import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
 from regard.errors import RegardError
-from regard.storage import no_room, opened
+from regard.storage import no_room, opened, replacing
 
 LOG = "log.jsonl"  # in the run's folder
 LONGEST = 4 << 20  # bytes of a line
@@ -64,6 +65,7 @@ class Log(Sink):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             if self.path.is_symlink():
                 raise ValueError("it is a link, and what it leads to would be cut off")
+            _part(self.path)
             if kept is not None and self.path.exists():
                 os.truncate(self.path, min(kept, self.path.stat().st_size))
             _mend(self.path)
@@ -131,6 +133,13 @@ def parsed(line: bytes) -> dict[str, Any] | None:
 def _spelled(value: Any) -> Any:
     """JSON has no NaN and no infinity, so they go as the strings "nan", "inf" and "-inf"."""
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _part(path: Path) -> None:
+    """Give a log that has other names too (`cp -al` keeps a copy so) a file of its own."""
+    if path.is_file() and path.stat().st_nlink > 1:
+        with replacing(path) as partial:
+            shutil.copyfile(path, partial)
 
 
 def _mend(path: Path) -> None:

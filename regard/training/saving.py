@@ -5,7 +5,6 @@ when it is whole and on the disk. Processes that hold shares of the tensors writ
 and the first process takes them in.
 """
 
-import shutil
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -201,7 +200,7 @@ class Checkpoints:
         """Remove what a run that was killed left half done; before any process writes."""
         if self.processes.first:
             for path in self.folder.glob(".*.share-*"):
-                shutil.rmtree(path, ignore_errors=True)
+                discard(path)  # of a link the link alone
         self.processes.barrier()
 
     def path(self, step: int) -> Path:

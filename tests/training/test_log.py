@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 
 import pytest
 from hypothesis import given
@@ -115,3 +116,14 @@ def test_a_link_in_place_of_the_log_leaves_what_it_leads_to_alone(tmp_path):
     with pytest.raises(RegardError, match="it is a link"):
         Log(tmp_path / "run", 0)
     assert (tmp_path / "precious.txt").read_text() == "all of it"
+
+
+def test_a_log_that_has_another_name_too_goes_on_as_a_file_of_its_own(tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "kept.jsonl").write_bytes(b'{"event": "one"}\n{"event": "two"}\n')
+    os.link(tmp_path / "kept.jsonl", tmp_path / "run" / "log.jsonl")
+    log = Log(tmp_path / "run", 17)
+    log.write({"event": "three"})
+    log.close()
+    assert (tmp_path / "kept.jsonl").read_bytes() == b'{"event": "one"}\n{"event": "two"}\n'
+    assert [event["event"] for event in read(tmp_path / "run")] == ["one", "three"]

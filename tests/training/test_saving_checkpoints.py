@@ -303,3 +303,15 @@ def test_what_was_there_before_stays_when_the_same_step_cannot_be_written_again(
     found, damaged = sound(tmp_path)
     assert ([one.place.regular for one in found], damaged) == ([False], [])
     assert all(torch.equal(found[0].weights()[n], t) for n, t in tensors(4).items())
+
+
+def test_a_share_that_is_a_link_goes_and_what_it_names_stays(tmp_path):
+    (tmp_path / "precious").mkdir()
+    (tmp_path / "precious" / "rows.json").write_text("mine")
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / ".4.share-1").symlink_to("../precious")
+    kept = writer(tmp_path)
+    kept.clean()
+    kept.close()
+    assert list((tmp_path / "checkpoints").iterdir()) == []
+    assert (tmp_path / "precious" / "rows.json").read_text() == "mine"

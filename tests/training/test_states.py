@@ -375,3 +375,12 @@ def test_no_folder_has_no_runs_and_a_damaged_run_hides_no_other(tmp_path):
     write(tmp_path / "good", *SOME)
     write(tmp_path / "bad", toml="[")
     assert {s.folder.name: s.word for s in states(tmp_path)} == {"good": "killed", "bad": "damaged"}
+
+
+def test_somebodys_recipe_is_no_run_and_what_stands_below_it_is_found(tmp_path):
+    recipe = TOML.replace('[versions]\nregard = "0.1.0"\n', "")
+    write(tmp_path / "proj", toml=recipe)
+    write(tmp_path / "proj" / "runs" / "a")
+    assert [s.folder.name for s in states(tmp_path)] == ["a"]
+    write(tmp_path / "proj", *SOME, toml=recipe)  # but with a log it has been one
+    assert [s.folder.name for s in states(tmp_path)] == ["proj"]
