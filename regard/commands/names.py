@@ -11,7 +11,7 @@ from pathlib import Path
 from regard.commands.printing import note
 from regard.data.tokens import cache_folder
 from regard.errors import RegardError
-from regard.text.sources import check_text, spool
+from regard.text.sources import check_text, expanded, spool
 from regard.training.checkpoints import FOLDER as CHECKPOINTS
 from regard.training.lock import LOCK
 from regard.training.log import LOG
@@ -62,7 +62,7 @@ def lasting(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def _absolute(name: str) -> str:
-    path = Path(name).expanduser()
+    path = expanded(name)
     if glob.has_magic(name) and not path.is_absolute() and not path.exists():
         return str(Path(glob.escape(str(Path.cwd()))) / path)  # a folder's own brackets are no sign
     return str(path.absolute())
@@ -109,7 +109,7 @@ def _same(path: Path, name: str) -> bool:
 
 
 def _is_file(there: os.stat_result, name: str) -> bool:
-    given = os.fstat(sys.stdin.fileno()) if name == STREAM else Path(name).expanduser().stat()
+    given = os.fstat(sys.stdin.fileno()) if name == STREAM else expanded(name).stat()
     return stat.S_ISREG(there.st_mode) and os.path.samestat(there, given)
 
 

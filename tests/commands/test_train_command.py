@@ -242,6 +242,9 @@ def test_the_next_commands_it_names_work_as_they_stand(data):
 
 MISTAKES = [
     ("nothing.txt", "nothing.txt does not exist"),
+    ("~nobody-here/a.txt", "~nobody-here/a.txt does not exist"),
+    ("--pairs ~nobody-here/a ~nobody-here/b", "~nobody-here/b is not there"),
+    ("--images ~nobody-here", "~nobody-here"),
     ("empty.txt", "there is no text in"),
     ("-", "no text in standard input"),
     ("", "nothing to train on"),
