@@ -4,7 +4,7 @@ import glob
 import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,10 +30,12 @@ def planned(
     processes: Processes,
     dry: bool,
     known: Sequence[Tokenizer] = (),
+    named: Collection[str] = (),
 ) -> tuple[Plan | None, Path]:
     """The plan of a new run or of the rest of one, and its folder; no plan if all is done.
 
-    A new run named by `out` takes the tokenizers that are `known`, if there are any.
+    A new run named by `out` takes the tokenizers that are `known`, if there are any. `named`:
+    settings that were given, though their values may be the usual ones.
     """
     if out:
         folder = Path(out)
@@ -44,7 +46,7 @@ def planned(
             return shared_plan(settings, stages, processes, known), folder
         if not dry:
             lock.check_free(folder)
-        settings = agreed(run, settings)
+        settings = agreed(run, settings, named)
         if is_finished(run, settings):
             return None, folder
         return shared_plan(settings, stages, processes, runs.tokenizers_of(folder)), folder
@@ -56,7 +58,7 @@ def planned(
     run = begun(folder)
     assert run is not None
     known = runs.tokenizers_of(folder)
-    return shared_plan(agreed(run, settings), stages, processes, known), folder
+    return shared_plan(agreed(run, settings, named), stages, processes, known), folder
 
 
 def shared_plan(

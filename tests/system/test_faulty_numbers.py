@@ -163,6 +163,17 @@ def test_a_run_that_stops_says_why_and_can_go_on_from_before(nursery, whole, tmp
     assert left(run) == whole("text").left
 
 
+@pytest.mark.parametrize("on_fault", ["skip", "back"])
+def test_a_run_that_stopped_goes_on_with_another_on_fault(nursery, unbroken, on_fault, tmp_path):
+    """Though `skip` is the usual one, which need not be said."""
+    folder = tmp_path / "stopped"
+    command = commanded(folder, "stop")
+    assert trained(nursery, folder, command).code == 2
+    ended = trained(nursery, folder, [*command, f"training.on_fault={on_fault}"])
+    assert ended.code == 0, ended.out
+    assert left(folder / "run") == left(unbroken(on_fault))
+
+
 @pytest.mark.parametrize("on_fault", ["back", "stop"])
 def test_a_signal_behind_a_fault_that_nobody_has_seen_yet(
     nursery, unbroken, whole, on_fault, tmp_path
