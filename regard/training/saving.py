@@ -24,6 +24,7 @@ from regard.training.shares import local, rows
 
 PATIENCE = 1800.0  # seconds that the first process waits for another's share
 ALIGNED = 64  # bytes: any number may start there
+AGAIN = "the same command puts it aside, and goes on from the checkpoint before it"
 ROWS = "rows.json"  # beside a share: which rows its tensors are
 
 
@@ -233,10 +234,16 @@ class Checkpoints:
             self._writer.shutdown()
 
     def open(self, step: int) -> Checkpoint:
-        """A checkpoint that this run wrote, whole on disk."""
+        """A checkpoint that this run wrote, whole on disk, and still as it was written."""
         self.wait()
         self.processes.barrier()
-        return Checkpoint(self.path(step))
+        try:
+            found = Checkpoint(self.path(step))
+            if self.processes.first:  # once is enough, and the others end with it
+                found.verify()
+        except RegardError as error:
+            raise RegardError(f"{error}; {AGAIN}") from None
+        return found
 
     def last(self, count: int) -> list[int]:
         """The last `count` steps that were kept, the oldest first; before the first none is."""
