@@ -1,5 +1,5 @@
-"""Settings for all tests: one thread each (they run in parallel), a fixed seed, the usual signals,
-and no process that stays."""
+"""Settings for all tests: one thread each (they run in parallel), a fixed seed, the usual signals
+and variables, and no process that stays."""
 
 import signal
 from collections.abc import Iterator
@@ -13,6 +13,7 @@ torch.set_num_threads(1)
 settings.register_profile("regard", deadline=None, max_examples=25, derandomize=True)
 settings.load_profile("regard")
 
+TERMINAL = ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE")
 USUAL = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
 
 
@@ -25,6 +26,16 @@ def _usual_signals() -> Iterator[None]:
     yield
     for number in ignored:
         signal.signal(number, signal.SIG_IGN)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _usual_variables(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Nobody's terminal, and nobody's own cache."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in TERMINAL:
+            patch.delenv(name, raising=False)
+        patch.setenv("REGARD_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -394,7 +395,9 @@ def test_control_c_at_a_real_process_keeps_the_run(data, tmp_path):
 
 
 def test_a_reader_that_goes_away_ends_it_without_a_traceback(data):
-    arguments = f"train {data}/notes.txt --out r --model gpt2-tiny --steps 100000 --set"
+    arguments = (
+        f"train {shlex.quote(str(data))}/notes.txt --out r --model gpt2-tiny --steps 100000 --set"
+    )
     settings = " ".join((*QUICK, "training.log_every=1"))
     line = f"{sys.executable} -m regard {arguments} {settings} | head -n 12"
     done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=120)
