@@ -34,6 +34,7 @@ def _usual_variables(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
     with pytest.MonkeyPatch.context() as patch:
         for name in TERMINAL:
             patch.delenv(name, raising=False)
+        patch.setenv("TERM", "xterm")
         patch.setenv("REGARD_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield
 
