@@ -17,6 +17,7 @@ from regard.interchange.arpa import read_arpa, write_arpa
 from regard.loading import is_folder
 from regard.models.ngram import NGram, NGramConfig, tensors_of
 from regard.storage import building
+from regard.text.sources import expanded
 from regard.text.specials import BOS, EOS, SPECIALS, UNK
 from regard.text.tokenizer import Tokenizer
 from regard.text.vocabulary import Vocabulary
@@ -47,7 +48,7 @@ class Arpa:
     """The file to write (.gz packs it), or the folder of a new run."""
 
     def run(self, console: Console) -> None:
-        source, target = Path(self.source).expanduser(), Path(self.target).expanduser()
+        source, target = expanded(self.source), expanded(self.target)
         said = _exported(source, target) if is_folder(source) else _imported(source, target)
         console.print(Text(said), soft_wrap=True)
 

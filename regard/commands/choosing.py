@@ -4,7 +4,7 @@ import glob
 import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -33,10 +33,12 @@ def planned(
     processes: Processes,
     dry: bool,
     known: Sequence[Tokenizer] = (),
+    named: Collection[str] = (),
 ) -> tuple[Plan | None, Path]:
     """The plan of a new run or of the rest of one, and its folder; no plan if all is done.
 
-    A new run named by `out` takes the tokenizers that are `known`, if there are any.
+    A new run named by `out` takes the tokenizers that are `known`, if there are any. `named`:
+    settings that were given, though their values may be the usual ones.
     """
     if out:
         folder = Path(out)
@@ -49,7 +51,7 @@ def planned(
         if not dry:
             lock.check_free(folder)
             check_links(folder)
-        settings = agreed(run, settings)
+        settings = agreed(run, settings, named)
         if is_finished(run, settings):
             return None, folder
         return shared_plan(settings, stages, processes, runs.tokenizers_of(folder)), folder
@@ -61,7 +63,7 @@ def planned(
     run = begun(folder)
     assert run is not None
     known = runs.tokenizers_of(folder)
-    return shared_plan(agreed(run, settings), stages, processes, known), folder
+    return shared_plan(agreed(run, settings, named), stages, processes, known), folder
 
 
 def shared_plan(

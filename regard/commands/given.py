@@ -5,7 +5,7 @@ from pathlib import Path
 
 from regard.commands.names import STREAM, check_printed, standard_input
 from regard.errors import RegardError
-from regard.text.sources import find, is_json_lines, lines
+from regard.text.sources import expanded, find, is_json_lines, lines
 
 
 def check_texts(texts: Sequence[str], file: str) -> None:
@@ -30,7 +30,7 @@ def given_texts(texts: Sequence[str], file: str) -> list[str]:
 
 
 def _file_lines(name: str) -> list[str]:
-    path = Path(name).expanduser()
+    path = expanded(name)
     if not path.is_file():
         what = "is a folder" if path.is_dir() else "is no file" if path.exists() else "is not there"
         raise RegardError(f"{name} {what}; name a text file, or {STREAM} for standard input")

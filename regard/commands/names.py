@@ -12,7 +12,7 @@ from regard.commands.printing import note
 from regard.data.tokens import cache_folder
 from regard.errors import RegardError
 from regard.storage import replaceable
-from regard.text.sources import check_text, spool
+from regard.text.sources import check_text, expanded, spool
 from regard.training.checkpoints import FOLDER as CHECKPOINTS
 from regard.training.lock import LOCK
 from regard.training.log import LOG
@@ -63,7 +63,7 @@ def lasting(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def _absolute(name: str) -> str:
-    path = Path(name).expanduser()
+    path = expanded(name)
     if glob.has_magic(name) and not path.is_absolute() and not path.exists():
         return str(Path(glob.escape(str(Path.cwd()))) / path)  # a folder's own brackets are no sign
     return str(path.absolute())
@@ -113,7 +113,7 @@ def _same(path: Path, name: str) -> bool:
 
 
 def _is_file(there: os.stat_result, name: str) -> bool:
-    given = os.fstat(sys.stdin.fileno()) if name == STREAM else Path(name).expanduser().stat()
+    given = os.fstat(sys.stdin.fileno()) if name == STREAM else expanded(name).stat()
     return stat.S_ISREG(there.st_mode) and os.path.samestat(there, given)
 
 

@@ -128,7 +128,8 @@ class Train:
     ) -> str:
         """Train what is asked for, or go on with it; why it ended."""
         stages = Stages(console)
-        made, folder = planned(settings, self.out, stages, processes, self.dry_run)
+        named = [change.partition("=")[0].strip() for change in chain(*self.set)]
+        made, folder = planned(settings, self.out, stages, processes, self.dry_run, named=named)
         if made is None:
             _show_finished(folder, console)
             return "finished"

@@ -30,7 +30,7 @@ from regard.interchange.word_vectors import read_vectors, write_vectors
 from regard.loading import is_folder
 from regard.models.network import Network
 from regard.models.word2vec import WordVectors
-from regard.text.sources import find
+from regard.text.sources import expanded, find
 from regard.text.specials import SPECIALS
 from regard.training.runs import open_run
 
@@ -181,7 +181,7 @@ class Words:
 
 def table_of(path: Path) -> WordTable:
     """The words and vectors of a run or of a file."""
-    path = path.expanduser()
+    path = expanded(path)
     if not is_folder(path):
         return read_vectors(path)
     run = open_run(path)

@@ -15,7 +15,7 @@ from regard.data import tasks
 from regard.data.texts import Part, chosen
 from regard.errors import Problems, RegardError
 from regard.text.damage import broken, mended
-from regard.text.sources import find, is_json_lines, lines, unpacked_name
+from regard.text.sources import expanded, find, is_json_lines, lines, unpacked_name
 from regard.text.specials import BOS, EOS
 from regard.text.tokenizer import Tokenizer
 
@@ -148,7 +148,7 @@ def read_pairs(given: Sequence[str | Path]) -> Iterator[Pair]:
 
     What is wrong with the files as a whole is told at once, with their lines when all are read.
     """
-    paths = [Path(path).expanduser() for path in given]
+    paths = [expanded(path) for path in given]
     problems = Problems("pairs")
     for path in paths:
         what = "is a folder" if path.is_dir() else "is no file" if path.exists() else "is not there"

@@ -39,7 +39,12 @@ def cache_folder() -> Path:
     """Where prepared data is kept: $REGARD_CACHE, else the user's cache folder."""
     if named := os.environ.get("REGARD_CACHE"):
         return Path(named)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "regard"
+    if named := os.environ.get("XDG_CACHE_HOME"):
+        return Path(named) / "regard"
+    home = os.path.expanduser("~")
+    if home == "~":  # neither $HOME nor an entry of this user, as in a container for any user
+        raise RegardError("this user has no home folder; set REGARD_CACHE to a folder with room")
+    return Path(home) / ".cache" / "regard"
 
 
 @dataclass

@@ -34,12 +34,17 @@ class Found:
     skipped: list[Path] = field(default_factory=list)  # hidden or binary, met on the way
 
 
+def expanded(path: str | Path) -> Path:
+    """A path with the home folder for its ~; as it is where nobody knows one, as shells do."""
+    return Path(os.path.expanduser(path))  # Path.expanduser raises RuntimeError then
+
+
 def find(given: Sequence[str | Path]) -> Found:
     """The text files among files, folders (looked through) and glob patterns (`**` too)."""
     found, problems = Found(), Problems("text")
     problems.require(bool(given), "no file, folder or pattern was given")
     for one in given:
-        _look(Path(one).expanduser(), found, problems)
+        _look(expanded(one), found, problems)
     problems.report()
     return Found(list(dict.fromkeys(found.files)), list(dict.fromkeys(found.skipped)))
 

@@ -8,7 +8,7 @@ and the first process takes them in.
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,7 +23,9 @@ from regard.training.processes import Processes
 from regard.training.shares import local, rows
 
 PATIENCE = 1800.0  # seconds that the first process waits for another's share
+HEARING = 0.2  # seconds that a second Ctrl-C may be late while a checkpoint is written
 ALIGNED = 64  # bytes: any number may start there
+AGAIN = "the same command puts it aside, and goes on from the checkpoint before it"
 ROWS = "rows.json"  # beside a share: which rows its tensors are
 
 
@@ -223,6 +225,9 @@ class Checkpoints:
             return
         pending, self._pending = self._pending, None
         try:
+            # A signal that comes as the waiting begins is heard when it ends: so not in one go.
+            while not wait([pending], HEARING).done:
+                pass
             pending.result()
         except BaseException:
             self.steps, self.spare = self._before  # nothing came, and nothing went
@@ -242,10 +247,16 @@ class Checkpoints:
             self._writer.shutdown()
 
     def open(self, step: int) -> Checkpoint:
-        """A checkpoint that this run wrote, whole on disk."""
+        """A checkpoint that this run wrote, whole on disk, and still as it was written."""
         self.wait()
         self.processes.barrier()
-        return Checkpoint(self.path(step))
+        try:
+            found = Checkpoint(self.path(step))
+            if self.processes.first:  # once is enough, and the others end with it
+                found.verify()
+        except RegardError as error:
+            raise RegardError(f"{error}; {AGAIN}") from None
+        return found
 
     def last(self, count: int) -> list[int]:
         """The last `count` steps that were kept, the oldest first; before the first none is."""
