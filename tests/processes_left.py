@@ -57,10 +57,14 @@ def bury(before: set[int]) -> None:
 
 
 def _running(processes: set[int]) -> dict[int, bytes]:
-    lines = {one: _read(f"{one}/cmdline") for one in processes}  # a zombie's is empty
-    return {
-        one: line for one, line in lines.items() if line and not any(s in line for s in SERVERS)
-    }
+    lines = {one: _read(f"{one}/cmdline") for one in processes if _lives(one)}
+    return {one: line for one, line in lines.items() if not any(s in line for s in SERVERS)}
+
+
+def _lives(process: int) -> bool:
+    """Whether a process is neither gone nor dead and only not yet waited for."""
+    state = _read(f"{process}/stat").rpartition(b")")[2].split()[:1]  # behind its name
+    return state not in ([], [b"Z"], [b"X"])
 
 
 def _read(name: str) -> bytes:
