@@ -9,9 +9,11 @@ def main() -> None:
     open_streams()
     try:
         from regard.cli import main as run
+        from regard.commands.printing import crash
     except KeyboardInterrupt:
         print("\ninterrupted", file=sys.stderr)
         sys.exit(130)
+    sys.excepthook = crash
     run()
 
 

@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from regard.commands.names import check_writable, option, readable
+from regard.commands.printing import as_note, errors
 from regard.data import tasks
 from regard.data.buckets import Buckets
 from regard.data.captions import CaptionTexts, encode_firsts, gather_captions
@@ -120,9 +121,9 @@ class Evaluate:
         if plain is not None:
             how = f"{scores.rules}; int8 weights: {change(plain, scores)}"
             scores = replace(scores, rules=how, plain_perplexity=plain.perplexity)
-        notes = Console(stderr=True) if self.json else console
+        notes = errors() if self.json else console
         for warning in warnings:
-            notes.print(Text(f"note: {warning}", "yellow"), soft_wrap=self.json)
+            notes.print(as_note(warning), soft_wrap=self.json)
         if self.json:
             print(json.dumps(figures(scores), allow_nan=False))
         else:

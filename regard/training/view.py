@@ -14,7 +14,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from regard.training.formats import count, decimals, duration, literal, percent, rate, size
+from regard.terminal import literal
+from regard.training.formats import count, decimals, duration, percent, rate, size
 from regard.training.log import Sink
 from regard.training.sparkline import History, mean, sparkline
 
