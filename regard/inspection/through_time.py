@@ -12,7 +12,7 @@ import numpy as np
 from regard.errors import RegardError
 from regard.inspection.curves import COLOURS, DASHES, GREY, KINDS, STYLE, Curve, names
 from regard.training.formats import count
-from regard.training.log import LOG, read
+from regard.training.log import LOG, is_number, read
 from regard.training.runs import is_run, settings_of
 
 SHOWN = 6  # curves of one run
@@ -64,20 +64,20 @@ def plot(runs: Sequence[str | Path], out: str | Path) -> None:
 def _reach(folder: Path, name: str) -> Reach:
     events = read(folder / LOG)
     lasting = _lasting(events)
-    recorded = [event for event in lasting if event["event"] == "through_time"]
+    recorded = [event for event in lasting if event["event"] == "through_time" and _drawable(event)]
     if not recorded:
         raise RegardError(
             f"{folder} has no gradients through time in its log: recurrent language models "
             "(elman, gru, lstm) record them with each validation"
         )
     steps = [event for event in lasting if event["event"] == "step" and "gradient_norm" in event]
-    faults = [event.get("first") for event in events if event.get("event") == "fault"]
+    faults = [event.get("first") for event in events if event["event"] == "fault"]
     return Reach(
         name,
         [event["step"] for event in recorded],
         [_curve(range(len(event["norms"])), event["norms"]) for event in recorded],
         _curve([event["step"] for event in steps], [event["gradient_norm"] for event in steps]),
-        [first for first in faults if isinstance(first, int)],
+        [first for first in faults if type(first) is int and 0 <= first < 1 << 63],
         settings_of(folder).optimizer.clip if is_run(folder) else 0.0,
     )
 
@@ -92,11 +92,17 @@ def _lasting(events: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """What led to the run's end: not what was undone when it stepped back after a fault."""
     kept: list[Mapping[str, Any]] = []
     for event in events:
-        if event.get("event") == "back":
-            kept = [old for old in kept if old["step"] <= event["to"]]
-        elif event.get("event") in ("step", "through_time"):
+        if event["event"] == "back":
+            kept = [old for old in kept if old["step"] <= event.get("to", 0)]
+        elif event["event"] in ("step", "through_time") and "step" in event:
             kept.append(event)
     return kept
+
+
+def _drawable(event: Mapping[str, Any]) -> bool:
+    """Whether it has norms, of which null was no number."""
+    norms = event.get("norms")
+    return isinstance(norms, list) and all(n is None or is_number(n) for n in norms)
 
 
 # How it looks

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from regard.errors import RegardError
 from regard.storage import no_room, opened
@@ -19,6 +19,16 @@ MEASURED = (
     "evaluation",
     "end",
 )  # events with numbers; in others "nan" may be a word
+COUNTED = ("step", "to")  # whole numbers, of every event that has them
+NUMBERS = (
+    "loss",
+    "bleu",
+    "learning_rate",
+    "gradient_norm",
+    "tokens",
+    "tokens_per_second",
+)  # of what is measured; null for what is not known
+MOST = 1e100  # of a number that can be drawn; what diverges is infinite long before
 NOT_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
@@ -116,16 +126,35 @@ def read(path: str | Path) -> list[dict[str, Any]]:
 
 
 def parsed(line: bytes) -> dict[str, Any] | None:
-    """An event, or None for what is not a whole one; no beginning of an object is an object."""
+    """An event, or None for what is not a whole one; no beginning of an object is an object.
+
+    Who reads one may count on the types of its kind, place and numbers: logs are passed on, and
+    anybody may have made one.
+    """
     try:
         event = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    if not isinstance(event, dict):
+    if not isinstance(event, dict) or not isinstance(event.get("event"), str):
         return None
-    if event.get("event") in MEASURED:
-        return {key: NOT_FINITE.get(v, v) if isinstance(v, str) else v for key, v in event.items()}
-    return event
+    measured = event["event"] in MEASURED
+    if measured:
+        event = {key: NOT_FINITE.get(v, v) if isinstance(v, str) else v for key, v in event.items()}
+    fits = all(_is_count(event[key]) for key in COUNTED if key in event)
+    fits = fits and is_number(event.get("time", 0))
+    fits = fits and all(event.get(k) is None or is_number(event[k]) for k in NUMBERS * measured)
+    return event if fits else None
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and 0 <= value < 1 << 63
+
+
+def is_number(value: object) -> bool:
+    """Whether it can be drawn, is infinite, or is NaN."""
+    if type(value) is float and not math.isfinite(value):
+        return True
+    return type(value) in (int, float) and abs(cast(float, value)) < MOST
 
 
 def _spelled(value: Any) -> Any:
