@@ -8,8 +8,8 @@ to think of it.
 import unicodedata
 
 BULLET = "\n  - "  # before each of several problems
-LISTED = 20  # problems named one by one, a screen of them; the others are counted
-LONGEST, WHOLE = 1000, 8000  # characters of a message's line, and of all its lines
+LISTED = 40  # problems named one by one, a screen of them; the others are counted
+LONGEST, WHOLE = 1000, 12_000  # characters of a message's line, and of all its lines
 
 
 def literal(text: object, encoding: str = "utf-8") -> str:

@@ -6,11 +6,14 @@ import json
 import re
 import warnings
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from rich.table import Table
 from rich.text import Text
+from safetensors.torch import save_file
 
 import regard
 from regard.cli import COMMANDS, main
@@ -152,6 +155,34 @@ def test_a_training_source_in_the_hint_of_what_comes_next_is_spelled_out(termina
     assert not obeyed(terminal.text)
 
 
+def test_the_name_of_an_image_is_spelled_out(terminal, tmp_path):
+    line = json.dumps({"image": f"{ESCAPES}.png", "caption": "a"})
+    (tmp_path / "captions.jsonl").write_text(line, "utf-8")
+    assert run(terminal, "train", "--images", str(tmp_path), "--out", "run") == 2
+    assert r"A\x9b31m\x85B\u202eC.png" in terminal.text
+    assert not obeyed(terminal.text)
+
+
+def test_the_name_of_a_tensor_is_spelled_out(terminal, tmp_path):
+    config = replace(regard.preset("llama-tiny"), layers=1, vocabulary=9)
+    regard.save(regard.build(config), tmp_path)
+    save_file({HOSTILE: torch.zeros(1)}, tmp_path / "model.safetensors")
+    assert run(terminal, "generate", str(tmp_path), "a") == 2
+    assert r"\x9b31m" in terminal.text
+    assert not obeyed(terminal.text)
+
+
+def test_a_runs_last_words_are_spelled_out(terminal, tmp_path):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "run.toml").write_text("", "utf-8")
+    end = {"event": "end", "step": 1, "reason": "failed", "message": HOSTILE}
+    (folder / "log.jsonl").write_text(json.dumps(end) + "\n", "utf-8")
+    assert run(terminal, "runs", str(folder)) == 0
+    assert r"A\x9b31m\x85B\u202eC\nerror: [red]D[/red]" in terminal.text
+    assert not obeyed(terminal.text)
+
+
 def test_a_warning_of_a_library_is_a_note_and_spelled_out(terminal, monkeypatch):
     def warn(self, console):
         warnings.warn(HOSTILE, stacklevel=1)
@@ -222,7 +253,7 @@ def test_a_message_of_many_problems_is_a_screen_and_counts_the_rest():
         problems.report()
     told = message(str(caught.value))
     assert told.count("\n") == LISTED + 1
-    assert told.endswith("\n  - and 412 more")
+    assert told.endswith("\n  - and 392 more")
     assert message(f"outer: {told}") == f"outer: {told}"  # a message in a message
 
 

@@ -57,7 +57,7 @@ from regard.training.evaluation import (
 from regard.training.images import SCENES, decodable, images_of, kept_scenes
 from regard.training.objectives import Objective, objective_for
 from regard.training.precision import Precision
-from regard.training.runs import Run, check_data, open_run
+from regard.training.runs import RUN, Run, check_data, open_run
 from regard.training.setup import device_for, pairs_of, stream, unknown_in_pairs
 
 Names = tuple[str, ...]
@@ -268,6 +268,10 @@ def evaluate_text(
 ) -> tuple[Scores, list[str]]:
     """A run's figures over all of some text, or over what it held out."""
     writer, data, context = run.writer, run.settings.data, run.settings.training.context
+    if not context:  # 0 leaves it open, and a run.toml is written when all is decided
+        raise RegardError(
+            f"{run.folder / RUN}: [training] context must be at least 1; put back what was written"
+        )
     own = not given or list(given) == ["python"]
     if own:
         texts = gather(given or data.train, () if given else data.valid, data.held_out)

@@ -188,10 +188,10 @@ def _lasting(events: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     kept: list[dict[str, Any]] = []
     before = 0.0  # seconds, of the sessions that ended
     for event in events:
-        kind, step, time = event["event"], event.get("step", 0), event.get("time", 0.0)
+        kind, step, time = event["event"], event.get("step"), event.get("time", 0.0)
         if kind in RETURNS:
             place = event.get(RETURNS[kind])
-        elif kind in ("step", "validation"):
+        elif kind in ("step", "validation") and step is not None:
             place = step - 1 if kept and step < kept[-1]["step"] else None
         else:
             continue

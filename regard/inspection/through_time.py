@@ -93,8 +93,9 @@ def _lasting(events: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     kept: list[Mapping[str, Any]] = []
     for event in events:
         if event["event"] == "back":
-            kept = [old for old in kept if old["step"] <= event.get("to", 0)]
-        elif event["event"] in ("step", "through_time") and "step" in event:
+            to = event.get("to")
+            kept = [old for old in kept if to is None or old["step"] <= to]
+        elif event["event"] in ("step", "through_time") and event.get("step") is not None:
             kept.append(event)
     return kept
 

@@ -19,7 +19,7 @@ MEASURED = (
     "evaluation",
     "end",
 )  # events with numbers; in others "nan" may be a word
-COUNTED = ("step", "to")  # whole numbers, of every event that has them
+COUNTED = ("step", "to")  # whole numbers, of every event; null for what is not known
 NUMBERS = (
     "loss",
     "bleu",
@@ -27,7 +27,7 @@ NUMBERS = (
     "gradient_norm",
     "tokens",
     "tokens_per_second",
-)  # of what is measured; null for what is not known
+)  # of what is measured, null too
 MOST = 1e100  # of a number that can be drawn; what diverges is infinite long before
 NOT_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
@@ -113,9 +113,9 @@ def read(path: str | Path) -> list[dict[str, Any]]:
         with opened(path) as file:
             for number, line in enumerate(iter(lambda: file.readline(LONGEST), b""), start=1):
                 event = parsed(line)
-                if event is not None:
+                if event is not None and _is_sound(event):
                     events.append(event)
-                elif line.endswith(b"\n") or len(line) == LONGEST:
+                elif event is not None or line.endswith(b"\n") or len(line) == LONGEST:
                     raise RegardError(
                         f"{path}, line {number}: not an event; remove the line to go on"
                     )
@@ -126,24 +126,32 @@ def read(path: str | Path) -> list[dict[str, Any]]:
 
 
 def parsed(line: bytes) -> dict[str, Any] | None:
-    """An event, or None for what is not a whole one; no beginning of an object is an object.
-
-    Who reads one may count on the types of its kind, place and numbers: logs are passed on, and
-    anybody may have made one.
-    """
+    """An event, or None for what is not a whole one; no beginning of an object is an object."""
     try:
         event = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    if not isinstance(event, dict) or not isinstance(event.get("event"), str):
+    if not isinstance(event, dict):
         return None
-    measured = event["event"] in MEASURED
-    if measured:
-        event = {key: NOT_FINITE.get(v, v) if isinstance(v, str) else v for key, v in event.items()}
-    fits = all(_is_count(event[key]) for key in COUNTED if key in event)
-    fits = fits and is_number(event.get("time", 0))
-    fits = fits and all(event.get(k) is None or is_number(event[k]) for k in NUMBERS * measured)
-    return event if fits else None
+    if _is_measured(event):
+        return {key: NOT_FINITE.get(v, v) if isinstance(v, str) else v for key, v in event.items()}
+    return event
+
+
+def _is_measured(event: Mapping[str, Any]) -> bool:
+    return event.get("event") in MEASURED
+
+
+def _is_sound(event: Mapping[str, Any]) -> bool:
+    """Whether its kind, place and numbers are of their types: logs are passed on, and anybody may
+    have made one."""
+    numbers = NUMBERS if _is_measured(event) else ()
+    return (
+        isinstance(event.get("event"), str)
+        and all(_is_count(event[key]) for key in COUNTED if event.get(key) is not None)
+        and is_number(event.get("time", 0.0))
+        and all(is_number(event[key]) for key in numbers if event.get(key) is not None)
+    )
 
 
 def _is_count(value: object) -> bool:

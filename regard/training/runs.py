@@ -118,10 +118,7 @@ def settings_of(folder: Path) -> Settings:
             f"{folder / RUN} is not what was written when the run was trained; put it back, or use "
             "it as a recipe to train another"
         )
-    settings = recipes.load(str(folder / RUN))
-    if not settings.training.context:  # that is decided before a run is written
-        raise RegardError(f"{folder / RUN}: [training] context must be at least 1 in a run")
-    return settings
+    return recipes.load(str(folder / RUN))
 
 
 def _noted(folder: Path) -> Mapping[str, Any]:
