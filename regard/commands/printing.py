@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any
+from typing import Any, TextIO
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
@@ -105,8 +105,15 @@ def _tell(words: Text) -> None:
 def foreign_words() -> Iterator[None]:
     """What libraries warn of, which may quote data, is a note like ours."""
 
-    def told(warning: Warning | str, *_: object, **__: object) -> None:
-        note(str(warning))
+    def told(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
+        note(str(message))
 
     with warnings.catch_warnings():
         warnings.showwarning = told
