@@ -9,7 +9,7 @@ import unicodedata
 
 BULLET = "\n  - "  # before each of several problems
 LISTED = 40  # problems named one by one, a screen of them; the others are counted
-LONGEST, WHOLE = 1000, 12_000  # characters of a message's line, and of all its lines
+LONGEST, WHOLE = 1000, 8000  # characters of a message's line, and of all its lines
 
 
 def literal(text: object, encoding: str = "utf-8") -> str:
@@ -33,12 +33,10 @@ def message(sentence: str) -> str:
     subject, *problems = sentence.split(BULLET)
     if len(problems) > LISTED + 1:
         problems[LISTED:] = [f"and {len(problems) - LISTED:,} more"]
-    most = min(LONGEST, WHOLE // (1 + len(problems)))
-    return BULLET.join(_bounded(problem, most) for problem in (subject, *problems))
-
-
-def _bounded(problem: str, most: int) -> str:
-    return cut(in_one_line(cut(problem, most)), most)  # spelled out, it is longer
+    # Cut before it is spelled out too, which would take minutes for the content of a file.
+    lines = [cut(in_one_line(cut(line, LONGEST)), LONGEST) for line in (subject, *problems)]
+    most = LONGEST if sum(map(len, lines)) <= WHOLE else WHOLE // len(lines)
+    return BULLET.join(cut(line, most) for line in lines)
 
 
 def cut(text: str, most: int) -> str:

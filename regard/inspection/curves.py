@@ -172,7 +172,7 @@ def _curve(events: Sequence[Mapping[str, Any]], key: str, by: By) -> Curve:
     points = [
         (event[by], event[key])
         for event in events
-        if event.get(by) is not None and event.get(key) is not None
+        if event.get(by) is not None and event.get(key) is not None and math.isfinite(event[by])
     ]
     x, y = np.array(points, dtype=np.float64).reshape(-1, 2).T
     return Curve(x, np.where(np.isfinite(y), y, np.nan))  # a loss of infinity is a gap too

@@ -174,7 +174,7 @@ def _whole_decades(axes: Any) -> None:
     """Powers of ten to read the height by, also where all norms are of one size."""
     axes.margins(y=0)
     low, high = axes.get_ylim()
-    axes.set_ylim(10 ** math.floor(math.log10(low)), 10 ** math.ceil(math.log10(high)))
+    axes.set_ylim(10.0 ** math.floor(math.log10(low)), 10.0 ** math.ceil(math.log10(high)))
 
 
 def _clips(axes: Any, runs: Sequence[Reach]) -> None:

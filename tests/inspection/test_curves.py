@@ -224,6 +224,8 @@ def test_numbers_as_large_as_a_log_may_hold_are_a_picture_too(tmp_path):
         {"event": "step", "step": s, "time": t, "tokens": t, "loss": t, "learning_rate": t}
         for s, t in ((1, -9e99), ((1 << 63) - 1, 9e99))
     ]
+    large.append({**large[0], "tokens": math.nan, "time": math.nan, "step": 2})
+    large[-1]["loss"] = math.inf
     for by in ("step", "tokens", "time"):
         plot([logged(tmp_path / "run", *large)], tmp_path / "a.png", by)
     assert (tmp_path / "a.png").stat().st_size > 1000

@@ -138,6 +138,10 @@ def test_a_curve_that_is_none_is_passed_over(tmp_path, norms):
     plot([folder], tmp_path / "a.png")
 
 
+def test_gradients_of_a_run_that_exploded_are_a_picture_too(tmp_path):
+    plot([write(tmp_path / "run", norms=(1.0, 1e19, 1e38))], tmp_path / "a.png")
+
+
 def test_gradients_of_nothing_at_all_are_a_picture_too(tmp_path):
     folder = write(tmp_path / "run", norms=())
     log = Log(folder)
