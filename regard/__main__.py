@@ -11,9 +11,11 @@ def main() -> None:
     leave_current_folder()
     try:
         from regard.cli import main as run
+        from regard.commands.printing import crash
     except KeyboardInterrupt:
         print("\ninterrupted", file=sys.stderr)
         sys.exit(130)
+    sys.excepthook = crash
     run()
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
+from regard.commands.printing import fail, output
 from regard.commands.train import describe, train
 from regard.decoding.settings import Sampling
 from regard.decoding.writing import continued
@@ -34,11 +35,11 @@ NEW_TOKENS = 24
 
 def main(changes: tuple[str, ...] = (), folder: Path = FOLDER) -> None:
     """Train, complete, and say what to try next; `changes` are settings as --set takes them."""
-    console = Console()
+    console = output()
     try:
         run(console, changes, folder)
     except RegardError as error:
-        Console(stderr=True).print(Text("error: ", "bold red").append(str(error), "default"))
+        fail(str(error))
         sys.exit(2)
     except KeyboardInterrupt:
         sys.exit(130)

@@ -3,7 +3,7 @@
 import difflib
 from collections.abc import Iterable
 
-LISTED = 500  # problems named one by one; absurd settings could make many thousands
+from regard.terminal import BULLET, LISTED
 
 
 class RegardError(Exception):
@@ -39,9 +39,9 @@ class Problems:
         if len(self.found) == 1:
             raise RegardError(f"{self.subject}: {self.found[0]}")
         if self.found:
-            lines = "".join(f"\n  - {problem}" for problem in self.found[: self.listed])
+            lines = "".join(f"{BULLET}{problem}" for problem in self.found[: self.listed])
             if len(self.found) > self.listed:
-                lines += f"\n  - and {len(self.found) - self.listed} more"
+                lines += f"{BULLET}and {len(self.found) - self.listed:,} more"
             raise RegardError(f"{self.subject}: {len(self.found)} problems{lines}")
 
 

@@ -22,8 +22,8 @@ from regard.inspection.caption_pictures import draw_caption, words_seen
 from regard.inspection.drawing import KINDS
 from regard.loading import speaker_of
 from regard.models.caption_config import CaptionConfig
+from regard.terminal import literal
 from regard.text.sources import expanded
-from regard.training.formats import literal
 from regard.training.runs import open_run
 from regard.training.setup import device_for
 

@@ -17,6 +17,7 @@ from rich.text import Text
 
 from regard.commands.comparing import MEASURED, NOTES, Comparing, Wanted, models_in
 from regard.commands.names import check_place, lasting
+from regard.commands.printing import errors
 from regard.commands.train import UNSAID, Train
 from regard.comparison.contestants import USUAL, chosen, shared
 from regard.comparison.page import page
@@ -106,7 +107,7 @@ class Compare:
 
     def run(self, console: Console) -> None:
         wanted = self.wanted()
-        told = Console(stderr=True) if self.json else console
+        told = errors() if self.json else console
         with listening() as stop:
             try:
                 comparison = Comparing.begin(wanted, told, stop).run()

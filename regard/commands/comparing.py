@@ -29,6 +29,7 @@ from regard.data.buckets import Buckets
 from regard.data.stream import Stream
 from regard.errors import Problems, RegardError
 from regard.storage import read_json, write_json
+from regard.terminal import message
 from regard.training.deciding import Plan
 from regard.training.formats import duration
 from regard.training.processes import ALONE
@@ -220,7 +221,7 @@ class Comparing:
         return self.wanted.out / MEASURED / f"{one.name}-{seed}" / f"{name}.json"
 
     def _say(self, sentence: str, style: str = "bold") -> None:
-        self.console.print(Text(sentence, style), soft_wrap=True)
+        self.console.print(Text(message(sentence), style), soft_wrap=True)
 
     # All together
 

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from regard.commands.names import STREAM, check_writable, readable, standard_input
+from regard.commands.printing import as_note, note
 from regard.data.texts import gather
 from regard.errors import RegardError
 from regard.loading import is_folder
@@ -96,8 +97,7 @@ def _text(given: str) -> str:
         (path,) = find([given]).files
         return "".join(text for text, _ in pieces(path))
     if len(given.split()) == 1 and ("/" in given or Path(given).suffix[1:].isalpha()):
-        words = Text(f"note: there is no file {given}; it is taken as the text itself", "yellow")
-        Console(stderr=True).print(words, soft_wrap=True)
+        note(f"there is no file {given}; it is taken as the text itself")
     return given
 
 
@@ -157,7 +157,7 @@ class LearnTokenizer:
         except OSError as error:
             raise RegardError(f"cannot write {out}: {error.strerror or error}") from None
         for warning in texts.warnings:
-            console.print(Text(f"note: {warning}", "yellow"))
+            console.print(as_note(warning))
         console.print(
             Text(f"wrote {out}: {found.kind}, {len(found):,} tokens from {size:,} characters")
         )

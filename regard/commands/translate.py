@@ -19,7 +19,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from regard.commands.given import check_plain, one_line
 from regard.commands.names import STREAM, check_printed, check_writable, option
-from regard.commands.printing import note, note_unknown, put
+from regard.commands.printing import errors, note, note_unknown, put
 from regard.commands.trees import tree_file, tree_line
 from regard.decoding.continuing import MOST_TEXTS
 from regard.decoding.ensemble import together
@@ -323,7 +323,7 @@ def _facts(speaker: Speaker, number: int, found: list[Translation]) -> dict[str,
 @contextmanager
 def _progress() -> Iterator[Callable[[list[Translation]], None]]:
     """Lines and tokens a second, on a terminal's standard error."""
-    console = Console(stderr=True)
+    console = errors()
     if not console.is_terminal or sys.stdout.isatty():
         yield lambda best: None
         return

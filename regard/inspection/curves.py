@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from regard.errors import RegardError
 from regard.inspection.drawing import check_kind, drawing
+from regard.terminal import literal
 from regard.training.formats import count
 from regard.training.log import LOG, read
 
@@ -99,7 +100,7 @@ def names(folders: Sequence[Path]) -> list[str]:
         parts = 1
         while sum(tail(other, parts) == tail(folder, parts) for other in folders) > 1:
             parts += 1
-        found.append(tail(folder, parts))
+        found.append(literal(tail(folder, parts)))
     return found
 
 
@@ -161,7 +162,7 @@ def _curve(events: Sequence[Mapping[str, Any]], key: str, by: By) -> Curve:
     points = [
         (event[by], event[key])
         for event in events
-        if isinstance(event.get(by), int | float) and isinstance(event.get(key), int | float)
+        if event.get(by) is not None and event.get(key) is not None and math.isfinite(event[by])
     ]
     x, y = np.array(points, dtype=np.float64).reshape(-1, 2).T
     return Curve(x, np.where(np.isfinite(y), y, np.nan))  # a loss of infinity is a gap too
@@ -177,10 +178,10 @@ def _lasting(events: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     kept: list[dict[str, Any]] = []
     before = 0.0  # seconds, of the sessions that ended
     for event in events:
-        kind, step, time = event.get("event"), event.get("step", 0), event.get("time", 0.0)
+        kind, step, time = event["event"], event.get("step"), event.get("time", 0.0)
         if kind in RETURNS:
             place = event.get(RETURNS[kind])
-        elif kind in ("step", "validation"):
+        elif kind in ("step", "validation") and step is not None:
             place = step - 1 if kept and step < kept[-1]["step"] else None
         else:
             continue

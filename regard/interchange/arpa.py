@@ -150,7 +150,8 @@ def read_arpa(path: Path) -> tuple[Table, list[str]]:
             text = cast(IO[bytes], gzip.GzipFile(fileobj=file)) if packed else file
             return _Reader(text, path).table()
     except (OSError, EOFError, zlib.error, ValueError) as error:
-        raise RegardError(f"cannot read {path}: {error}") from None
+        reason = getattr(error, "strerror", None) or error
+        raise RegardError(f"cannot read {path}: {reason}") from None
 
 
 class _Reader:

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from regard.errors import RegardError
-from regard.training.formats import literal
+from regard.terminal import literal
 
 LOCK = ".lock"  # in the run's folder
 NO_FLOCK = (errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK, errno.ENOSYS)
