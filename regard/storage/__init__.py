@@ -4,7 +4,16 @@ Whatever is read may come from anybody: sizes are bounded before memory is taken
 regular files is opened, and nothing is ever unpickled.
 """
 
-from regard.storage.reading import check_bounds, opened, parse_json, read_file, read_json, shown
+from regard.storage.line_reader import LineReader
+from regard.storage.reading import (
+    check_bounds,
+    opened,
+    parse_json,
+    parse_line,
+    read_file,
+    read_json,
+    shown,
+)
 from regard.storage.room import no_room, size
 from regard.storage.tensors import (
     FLOATS,
@@ -19,6 +28,7 @@ from regard.storage.writing import building, discard, replacing, sweep, write_js
 
 __all__ = [
     "FLOATS",
+    "LineReader",
     "TensorFolder",
     "building",
     "check_bounds",
@@ -26,6 +36,7 @@ __all__ = [
     "no_room",
     "opened",
     "parse_json",
+    "parse_line",
     "read_file",
     "read_json",
     "replacing",
