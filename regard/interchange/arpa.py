@@ -23,6 +23,7 @@ import numpy as np
 from regard.errors import RegardError
 from regard.interchange.fields import BLANKS, Block
 from regard.models.table import Level, Table, find, in_order
+from regard.models.table_check import MOST
 from regard.storage import LineReader, no_room, opened, replacing
 
 BEGIN = "<s>"
@@ -254,6 +255,7 @@ class _Reader:
         backoffs = np.zeros(len(logs), np.float32)
         with_backoff = np.flatnonzero(block.fields == n + 2)
         backoffs[with_backoff] = self._logs(block, block.first[with_backoff] + n + 1, with_backoff)
+        self._require(backoffs <= MOST, "a back-off is too large to be one")
         if n == 1:
             return self._numbered(block), logs, backoffs
         places = self._ids(block, block.first + 1)

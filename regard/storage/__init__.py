@@ -18,6 +18,7 @@ from regard.storage.room import no_room, size
 from regard.storage.tensors import (
     FLOATS,
     TensorFolder,
+    check_finite,
     verified,
     verify,
     widest,
@@ -32,6 +33,7 @@ __all__ = [
     "TensorFolder",
     "building",
     "check_bounds",
+    "check_finite",
     "discard",
     "no_room",
     "opened",
