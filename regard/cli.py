@@ -175,6 +175,8 @@ def _mistakes_told() -> Iterator[None]:
     except OSError as error:  # a full disk, a name too long
         what = f"{error.filename}: " if error.filename else ""
         _fail(f"{what}{error.strerror or error}")
+    except MemoryError:  # a file whose lines are all held, as pairs are, may have too many
+        _fail("there is not enough memory for this; give less at once, or use a larger machine")
 
 
 def _fail(sentence: str) -> None:

@@ -153,3 +153,13 @@ def test_the_installed_module_runs_and_takes_no_memory_for_eight_billion_paramet
     )
     assert done.returncode == 0, done.stderr
     assert "8,030,261,248" in done.stdout
+
+
+def test_a_memory_that_is_full_is_one_sentence(capsys, monkeypatch):
+    def full(self, console):
+        raise MemoryError
+
+    monkeypatch.setattr(COMMANDS["recipes"], "run", full)
+    code, out, err = run(capsys, "recipes")
+    assert (code, out) == (2, "")
+    assert err.startswith("error: there is not enough memory")

@@ -7,13 +7,13 @@ must not fail because of one of them.
 import math
 import os
 import re
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from regard.errors import RegardError
+from regard.training import recipes
 from regard.training.lock import Holder, holder
 from regard.training.log import LOG, parsed
 from regard.training.recipes import BESIDE
@@ -136,7 +136,7 @@ def _settings(path: Path) -> tuple[Settings | None, str]:
             content = file.read(LARGEST + 1)
         if len(content) > LARGEST:
             return None, f"{path} is too large to be a run's"
-        found = tomllib.loads(content.decode("utf-8"))
+        found = recipes.parsed(content)
         tables = {key: value for key, value in found.items() if key not in BESIDE}
         return Settings().changed(tables, str(path)), ""
     except RegardError as error:
