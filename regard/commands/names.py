@@ -11,8 +11,8 @@ from pathlib import Path
 from regard.commands.printing import note
 from regard.data.tokens import cache_folder
 from regard.errors import RegardError
-from regard.storage import replaceable
-from regard.text.sources import check_text, expanded, spool
+from regard.storage import replaceable, size
+from regard.text.sources import DOCUMENT, check_text, expanded, spool
 from regard.training.checkpoints import FOLDER as CHECKPOINTS
 from regard.training.lock import LOCK
 from regard.training.log import LOG
@@ -34,7 +34,12 @@ def standard_input() -> str:
     lone surrogates."""
     if sys.stdin.isatty():
         note("type a text; Ctrl-D ends it")
-    read = sys.stdin.buffer.read()
+    read = sys.stdin.buffer.read(DOCUMENT + 1)
+    if len(read) > DOCUMENT:
+        raise RegardError(
+            f"standard input is longer than {size(DOCUMENT)}, the most that one text may have; "
+            "give a part of it"
+        )
     if not read:
         raise RegardError("there is no text in standard input")
     check_text(read, "standard input")

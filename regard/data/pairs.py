@@ -1,7 +1,6 @@
 """Aligned pairs of texts: read, filtered, divided, encoded; nothing is dropped without a count."""
 
 import hashlib
-import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -14,6 +13,7 @@ import numpy as np
 from regard.data import tasks
 from regard.data.texts import Part, chosen
 from regard.errors import Problems, RegardError
+from regard.storage import parse_line
 from regard.text.damage import broken, mended
 from regard.text.sources import expanded, find, is_json_lines, lines, unpacked_name
 from regard.text.specials import BOS, EOS
@@ -203,7 +203,7 @@ def _columns(line: str) -> Pair | str:
 
 def _object(line: str) -> Pair | str:
     try:
-        found = json.loads(line)
+        found = parse_line(line)
         pair = Pair(found["source"], found["target"])
     except (ValueError, KeyError, TypeError, RecursionError):
         pair = None

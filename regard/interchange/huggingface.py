@@ -17,6 +17,7 @@ from regard.models.transformer import Transformer, build
 from regard.storage import (
     FLOATS,
     TensorFolder,
+    check_finite,
     former_files,
     read_json,
     widest,
@@ -102,7 +103,7 @@ def _gather(family: Family, module: Transformer, tensors: TensorFolder) -> dict[
         if not re.fullmatch(family.unneeded, name):
             problems.add(f"tensor {tensors.stored(name)} is unexpected")
     problems.report()
-    return {rule.ours: _join(rule, tensors) for rule in rules}
+    return {rule.ours: _finite(rule, tensors) for rule in rules}
 
 
 def _shapes(rule: Rule, ours: tuple[int, ...]) -> list[tuple[int, ...]]:
@@ -112,6 +113,16 @@ def _shapes(rule: Rule, ours: tuple[int, ...]) -> list[tuple[int, ...]]:
     if rule.transposed:
         return [ours[::-1]]
     return [(size, *ours[1:]) for size in rule.sizes or ours[:1]]
+
+
+def _finite(rule: Rule, tensors: TensorFolder) -> Tensor:
+    """Our tensor, if all that it is made of are numbers."""
+    found = _join(rule, tensors)
+    try:
+        check_finite(" or ".join(map(tensors.stored, rule.theirs)), found)
+    except ValueError as error:
+        raise RegardError(f"{tensors.folder}: {error}; fetch it again") from None
+    return found
 
 
 def _join(rule: Rule, tensors: Mapping[str, Tensor]) -> Tensor:

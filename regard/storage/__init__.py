@@ -4,11 +4,21 @@ Whatever is read may come from anybody: sizes are bounded before memory is taken
 regular files is opened, and nothing is ever unpickled.
 """
 
-from regard.storage.reading import check_bounds, opened, parse_json, read_file, read_json, shown
+from regard.storage.line_reader import LineReader
+from regard.storage.reading import (
+    check_bounds,
+    opened,
+    parse_json,
+    parse_line,
+    read_file,
+    read_json,
+    shown,
+)
 from regard.storage.room import no_room, size
 from regard.storage.tensors import (
     FLOATS,
     TensorFolder,
+    check_finite,
     check_missing,
     former_files,
     strange_files,
@@ -30,15 +40,18 @@ from regard.storage.writing import (
 
 __all__ = [
     "FLOATS",
+    "LineReader",
     "TensorFolder",
     "building",
     "check_bounds",
+    "check_finite",
     "check_missing",
     "discard",
     "former_files",
     "no_room",
     "opened",
     "parse_json",
+    "parse_line",
     "read_file",
     "read_json",
     "replaceable",

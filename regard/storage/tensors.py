@@ -8,8 +8,9 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -249,12 +250,16 @@ def _checksum(name: str, kind: str, shape: list[int], data: Iterable[bytes | mem
     return found.hexdigest()
 
 
-def verify(path: Path) -> None:
+Look = Callable[[str, Tensor], None]
+
+
+def verify(path: Path, look: Look | None = None) -> None:
     """Refuse a safetensors file that is not as it was written, by its checksums.
 
-    A file without any, from another program, passes if the library can open it.
+    A file without any, from another program, passes if the library can open it. In the same pass
+    `look` is shown each tensor's name and numbers (any,) in pieces; its ValueErrors refuse too.
     """
-    for _ in _walk(path, keep=False):
+    for _ in _walk(path, keep=False, look=look):
         pass
 
 
@@ -263,7 +268,15 @@ def verified(path: Path) -> Iterator[tuple[str, Tensor]]:
     return _walk(path, keep=True)
 
 
-def _walk(path: Path, keep: bool) -> Iterator[tuple[str, Tensor]]:
+def check_finite(name: str, tensor: Tensor) -> None:
+    """Refuse weights that no model can count with, by a ValueError."""
+    if tensor.is_floating_point() and tensor.numel():
+        low, high = tensor.aminmax()  # NaN is both
+        if not (low.isfinite() and high.isfinite()):
+            raise ValueError(f"tensor {shown(name)} has numbers that are not finite")
+
+
+def _walk(path: Path, keep: bool, look: Look | None = None) -> Iterator[tuple[str, Tensor]]:
     """All tensors of a file as they are found to be what was written; if not kept, empty ones."""
     try:
         with opened(path) as file:
@@ -271,12 +284,14 @@ def _walk(path: Path, keep: bool) -> Iterator[tuple[str, Tensor]]:
             with safe_open(path, "np"):  # it refuses offsets that overlap or leave the file
                 header = parse_json(text)
             sums = _sums(text, header.pop("__metadata__", None) or {})
-            for name, entry in header.items() if keep or sums is not None else ():
+            for name, entry in header.items() if keep or look or sums is not None else ():
                 kind, shape = entry["dtype"], entry["shape"]
                 first, last = entry["data_offsets"]
                 tensor = _room(name, kind, shape) if keep else NONE
                 file.seek(8 + len(text) + first)
                 data = _chunks(file, last - first, _bytes(tensor) if keep else None)
+                if look is not None:
+                    data = _shown(data, KINDS[kind], partial(look, name))
                 found = _checksum(name, kind, shape, data)
                 if sums is not None and name not in sums:
                     raise ValueError(f"tensor {shown(name)} has no checksum")
@@ -327,6 +342,15 @@ def _chunks(file: IO[bytes], count: int, into: memoryview | None) -> Iterator[me
         yield buffer[:got]
         buffer = buffer[got:] if kept else buffer
         count -= got
+
+
+def _shown(
+    data: Iterable[memoryview], kind: torch.dtype, look: Callable[[Tensor], None]
+) -> Iterator[memoryview]:
+    """The same bytes; `look` sees the numbers that they are."""
+    for part in data:
+        look(torch.frombuffer(part, dtype=kind))
+        yield part
 
 
 def _header(file: IO[bytes]) -> bytes:

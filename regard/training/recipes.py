@@ -78,7 +78,7 @@ def _read(name: str) -> tuple[str, dict[str, Any]]:
     try:
         if path.is_dir():  # a run
             path = path / "run.toml"
-        return str(path.resolve()), _tables(read_file(path, MOST_BYTES))
+        return str(path.resolve()), parsed(read_file(path, MOST_BYTES))
     except FileNotFoundError:
         if _is_path(name):
             raise RegardError(f"there is no recipe at {path}") from None
@@ -89,7 +89,7 @@ def _read(name: str) -> tuple[str, dict[str, Any]]:
         raise RegardError(f"{path} is not readable TOML: {error}") from None
 
 
-def _tables(content: bytes) -> dict[str, Any]:
+def parsed(content: bytes) -> dict[str, Any]:
     """What some TOML holds, if it is of a size that people write."""
     # tomllib takes time and memory for every part of a dotted key times those before it, and for
     # every line times the parts of its header: 200 kB of "a.a.a…" were seen to take all memory.

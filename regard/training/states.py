@@ -7,13 +7,14 @@ must not fail because of one of them.
 import math
 import os
 import re
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from regard.errors import RegardError
+from regard.storage import read_file
+from regard.training import recipes
 from regard.training.lock import Holder, holder
 from regard.training.log import LOG, parsed
 from regard.training.recipes import BESIDE
@@ -102,8 +103,7 @@ def _is_run(folder: Path) -> bool:
 def _is_recipe(path: Path) -> bool:
     """Whether settings do not say what a run was made with; damaged ones may have."""
     try:
-        with path.open("rb") as file:
-            found = tomllib.loads(file.read(LARGEST).decode("utf-8"))
+        found = recipes.parsed(read_file(path, LARGEST))
     except (OSError, ValueError, RecursionError):
         return False
     return "versions" not in found
@@ -150,7 +150,7 @@ def _settings(path: Path) -> tuple[Settings | None, str]:
             content = file.read(LARGEST + 1)
         if len(content) > LARGEST:
             return None, f"{path} is too large to be a run's"
-        found = tomllib.loads(content.decode("utf-8"))
+        found = recipes.parsed(content)
         tables = {key: value for key, value in found.items() if key not in BESIDE}
         return Settings().changed(tables, str(path)), ""
     except RegardError as error:

@@ -299,6 +299,7 @@ def test_a_line_or_a_file_without_end_is_not_loaded(tmp_path, name, words):
     ("toml", "words"),
     [
         ("[data", "run.toml is not readable TOML"),
+        ("x" + ".x" * 5000 + " = 1", "run.toml is not readable TOML: it has a line with too many"),
         ("a = " + "[" * 5000, "run.toml is not readable TOML"),
         ("[training]\nsteps = 0\nstpes = 5", "2 problems; [training] has no key 'stpes'; did you"),
         ("[model]\npreset = 5", "preset must be a text"),
