@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from regard.errors import RegardError
+from regard.errors import RegardError, UnreadableError
 from regard.storage import read_file
 from regard.training import recipes
 from regard.training.lock import Holder, holder
@@ -30,6 +30,7 @@ Word = Literal[
     "failed",
     "not begun",
     "damaged",
+    "unreadable",  # by its rights or its disk: it may be whole
 ]
 ENDS: dict[str, Word] = {  # reasons of an `end`
     "finished": "finished",
@@ -49,7 +50,7 @@ class State:
 
     folder: Path
     word: Word
-    reason: str  # why it failed or is damaged
+    reason: str  # why it failed, is damaged or cannot be read
     step: int
     steps: int | None  # to do in all
     best_loss: float | None
@@ -111,11 +112,12 @@ def _is_recipe(path: Path) -> bool:
 
 def state(folder: Path) -> State:
     """How a run stands."""
-    settings, reason = _settings(folder / RUN)
+    settings, trouble = _settings(folder / RUN)
     held = holder(folder)  # before the log: a run that ends says so, then lets go of its lock
     told, saved = _told(folder / LOG), _checkpoints(folder)
-    if reason or told.damage:
-        word: Word = "damaged"
+    trouble = trouble or told.trouble
+    if trouble:
+        word: Word = "unreadable" if isinstance(trouble, UnreadableError) else "damaged"
     elif held:
         word = "running"
     elif told.last or saved:
@@ -125,7 +127,7 @@ def state(folder: Path) -> State:
     return State(
         folder=folder,
         word=word,
-        reason=reason or told.damage or _message(told.end),
+        reason=str(trouble or _message(told.end)).replace("\n  -", ";"),
         step=told.step or 0,
         steps=settings.training.steps if settings else _whole(told.start.get("steps")),
         best_loss=told.best_loss,
@@ -143,22 +145,24 @@ def state(folder: Path) -> State:
 # What stands in the folder
 
 
-def _settings(path: Path) -> tuple[Settings | None, str]:
+def _settings(path: Path) -> tuple[Settings | None, RegardError | None]:
     """What a run was begun with, or what is wrong with that."""
     try:
         with path.open("rb") as file:
             content = file.read(LARGEST + 1)
         if len(content) > LARGEST:
-            return None, f"{path} is too large to be a run's"
+            return None, RegardError(f"{path} is too large to be a run's")
         found = recipes.parsed(content)
         tables = {key: value for key, value in found.items() if key not in BESIDE}
-        return Settings().changed(tables, str(path)), ""
+        return Settings().changed(tables, str(path)), None
     except RegardError as error:
-        return None, str(error).replace("\n  -", ";")
+        return None, error
+    except FileNotFoundError as error:  # it has just been removed
+        return None, RegardError(f"cannot read {path}: {error.strerror}")
     except OSError as error:
-        return None, f"cannot read {path}: {error.strerror}"
+        return None, UnreadableError(path, error)
     except (ValueError, RecursionError) as error:  # bad UTF-8 is a ValueError too
-        return None, f"{path} is not readable TOML: {error}"
+        return None, RegardError(f"{path} is not readable TOML: {error}")
 
 
 def _checkpoints(folder: Path) -> tuple[int, ...]:
@@ -206,7 +210,7 @@ class Told:
     best_loss: float | None = None
     best_bleu: float | None = None
     best_step: int | None = None
-    damage: str = ""
+    trouble: RegardError | None = None  # damage, or that it cannot be read
     reach: float = math.inf  # the step that training went back to later
     known: bool = False  # which was the best
 
@@ -250,12 +254,12 @@ def _told(path: Path) -> Told:
     if not os.path.lexists(path):
         return told
     if not os.path.isfile(path):  # a pipe would wait for ever
-        told.damage = f"{path} is no file"
+        told.trouble = RegardError(f"{path} is no file")
         return told
     try:
         _take(path, told)
     except OSError as error:
-        told.damage = f"cannot read {path}: {error.strerror}"
+        told.trouble = UnreadableError(path, error)
     return told
 
 
@@ -267,11 +271,11 @@ def _take(path: Path, told: Told) -> None:
         if event is not None:
             told.take(event)
         elif not told.last and seen > 1:  # what a kill may tear has no newline behind it
-            told.damage = f"{path} ends in a line that is no event"
-        if told.damage or (told.known and told.step is not None):
+            told.trouble = RegardError(f"{path} ends in a line that is no event")
+        if told.trouble or (told.known and told.step is not None):
             return
     if not seen and path.stat().st_size:
-        told.damage = f"{path} ends in a line that is too long to be an event"
+        told.trouble = RegardError(f"{path} ends in a line that is too long to be an event")
 
 
 def _backwards(path: Path) -> Iterator[bytes]:

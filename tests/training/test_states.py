@@ -1,10 +1,12 @@
 """How a run stands is told from little of what is on disk, and damage is told, not fatal."""
 
+import errno
 import json
 import os
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -385,3 +387,19 @@ def test_somebodys_recipe_is_no_run_and_what_stands_below_it_is_found(tmp_path):
     assert [s.folder.name for s in states(tmp_path)] == ["a"]
     write(tmp_path / "proj", *SOME, toml=recipe)  # but with a log it has been one
     assert [s.folder.name for s in states(tmp_path)] == ["proj"]
+
+
+@pytest.mark.parametrize("name", ["run.toml", "log.jsonl"])
+def test_a_run_that_cannot_be_read_is_not_called_damaged(tmp_path, monkeypatch, name):
+    folder = write(tmp_path / "run", *SOME, checkpoints=(200,))
+    real = Path.open
+
+    def failing(path, *rest, **more):
+        if path.name == name:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return real(path, *rest, **more)
+
+    monkeypatch.setattr(Path, "open", failing)
+    found = state(folder)
+    assert (found.word, found.can_go_on) == ("unreadable", False)
+    assert found.reason == f"{folder / name} cannot be read: Permission denied"
