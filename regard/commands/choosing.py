@@ -14,12 +14,13 @@ from regard.text.tokenizer import Tokenizer
 from regard.training import lock, runs
 from regard.training.lock import LOCK
 from regard.training.processes import Processes
-from regard.training.resuming import Begun, agreed, begun
+from regard.training.resuming import DATA, Begun, agreed, begun, flat
 from regard.training.settings import Settings
 from regard.training.setup import Plan, plan
 from regard.training.stages import Stages
 from regard.training.states import state
 
+OWN = (*DATA, "training.rows")  # where data lies, and what fits, may differ between machines
 LEFT = re.compile(r"\.lock|(source_)?tokenizer\.json|\..+\.(partial|aside)")
 
 
@@ -38,6 +39,7 @@ def planned(
     if out:
         folder = Path(out)
         run = begun(folder)
+        processes.agreement(str(run is None), f"files in {folder}")
         if run is None and not dry:
             check_free(folder)
         if run is None:
@@ -45,7 +47,7 @@ def planned(
         if not dry:
             lock.check_free(folder)
         settings = agreed(run, settings)
-        if is_finished(run, settings):
+        if processes.any(is_finished(run, settings)):
             return None, folder
         return shared_plan(settings, stages, processes, runs.tokenizers_of(folder)), folder
     made = shared_plan(settings, stages, processes)
@@ -54,6 +56,7 @@ def planned(
     if folder == free:
         return made, folder
     run = begun(folder)
+    processes.agreement(str(run is None), f"files in {folder}")
     assert run is not None
     known = runs.tokenizers_of(folder)
     return shared_plan(agreed(run, settings), stages, processes, known), folder
@@ -73,7 +76,9 @@ def shared_plan(
     made = made or plan(settings, stages, known)
     tables = json.loads(processes.said(json.dumps(made.settings.tables())))
     names = [tokenizer.fingerprint for tokenizer in made.tokenizers]
-    processes.agreement(json.dumps({"data": made.digest, "tokenizers": names}))
+    processes.agreement(json.dumps([made.digest, names]), "data")
+    here = {key: value for key, value in flat(made.settings.tables()).items() if key not in OWN}
+    processes.agreement(json.dumps([here, made.precision, made.compiled]))
     return replace(made, settings=Settings().changed(tables, "process 0"))
 
 
