@@ -15,13 +15,14 @@ from regard.training import lock, runs
 from regard.training.checkpoints import FOLDER as CHECKPOINTS
 from regard.training.lock import LOCK
 from regard.training.processes import Processes
-from regard.training.resuming import Begun, agreed, begun
+from regard.training.resuming import DATA, Begun, agreed, begun, flat
 from regard.training.run_folder import check_links, is_ours
 from regard.training.settings import Settings
 from regard.training.setup import Plan, plan
 from regard.training.stages import Stages
 from regard.training.states import state
 
+OWN = (*DATA, "training.rows")  # where data lies, and what fits, may differ between machines
 TOKENIZERS = re.compile(r"(source_)?tokenizer\.json")
 UNFINISHED = re.compile(r"\..+\.(partial|aside)")
 
@@ -44,6 +45,7 @@ def planned(
         folder = Path(out)
         check_spelling(folder)
         run = begun(folder)
+        processes.agreement(str(run is None), f"files in {folder}")
         if run is None and not dry:
             check_free(folder)
         if run is None:
@@ -52,7 +54,7 @@ def planned(
             lock.check_free(folder)
             check_links(folder)
         settings = agreed(run, settings, named)
-        if is_finished(run, settings):
+        if processes.any(is_finished(run, settings)):
             return None, folder
         return shared_plan(settings, stages, processes, runs.tokenizers_of(folder)), folder
     made = shared_plan(settings, stages, processes)
@@ -61,6 +63,7 @@ def planned(
     if folder == free:
         return made, folder
     run = begun(folder)
+    processes.agreement(str(run is None), f"files in {folder}")
     assert run is not None
     known = runs.tokenizers_of(folder)
     return shared_plan(agreed(run, settings, named), stages, processes, known), folder
@@ -80,7 +83,9 @@ def shared_plan(
     made = made or plan(settings, stages, known)
     tables = json.loads(processes.said(json.dumps(made.settings.tables())))
     names = [tokenizer.fingerprint for tokenizer in made.tokenizers]
-    processes.agreement(json.dumps({"data": made.digest, "tokenizers": names}))
+    processes.agreement(json.dumps([made.digest, names]), "data")
+    here = {key: value for key, value in flat(made.settings.tables()).items() if key not in OWN}
+    processes.agreement(json.dumps([here, made.precision, made.compiled]))
     return replace(made, settings=Settings().changed(tables, "process 0"))
 
 

@@ -2,6 +2,7 @@
 
 import json
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import replace
@@ -31,7 +32,8 @@ from regard.training.checkpoints import Checkpoint, Place, sound, stored_steps
 from regard.training.counts import Counting
 from regard.training.evaluation import Scores, compare, counted_rules, judge, rules, translations
 from regard.training.job import Job, Outcome, Trainer
-from regard.training.lock import Lock
+from regard.training.joining import unmet
+from regard.training.lock import Lock, signature
 from regard.training.log import Log, Sink, Sinks
 from regard.training.loop import Loop
 from regard.training.processes import ALONE, Processes
@@ -46,6 +48,8 @@ from regard.training.through_time import recorder
 from regard.training.throughput import NO_PEAK, Products, peak
 from regard.training.view import view
 from regard.training.word_loop import WordLoop
+
+LATE = 60.0  # seconds until network file systems show a new file to those who had looked for it
 
 
 def carry_out(
@@ -73,6 +77,7 @@ def carry_out(
     there = folder.is_dir()
     lock = Lock(folder)
     with _alone(lock, processes), _kept_if_begun(lock, there, processes) as loops:
+        _check_shared(folder, processes)
         average = bool(made.settings.training.average)
         found, notes = _found(folder, processes, average)
         about = _about(made, processes)
@@ -183,26 +188,35 @@ def _tell_failed(job: Job, outcome: Outcome) -> None:
 
 
 @contextmanager
-def told_by_one(processes: Processes) -> Iterator[None]:
-    """Of many processes with the same trouble, or one that was killed, one tells it."""
-    if processes.count == 1:
-        yield
-        return
+def told_by_one() -> Iterator[list[Processes]]:
+    """Of many processes with the same trouble, or one that was killed, one tells it.
+
+    Gives a list that takes the processes once they have met.
+    """
+    met: list[Processes] = []
     try:
-        yield
-    except Exception as error:
-        if processes.lost(error):
-            error = RegardError(
-                "another process of this job has ended, so this one ends too; what was saved is "
-                "whole, and the same command goes on from there"
-            )
-        if isinstance(error, RegardError) and not processes.one_speaks():
-            sys.exit(2)
-        raise error from None
+        yield met
+    except (Exception, StoppedError) as error:
+        processes = met[-1] if met else unmet()
+        lost = processes.lost(error)
+        if not processes.one_speaks() and (lost or isinstance(error, RegardError | StoppedError)):
+            sys.exit(128 + error.number if isinstance(error, StoppedError) else 2)
+        if lost:
+            raise processes.loss(error) from None
+        raise
 
 
 def _alone(lock: Lock, processes: Processes) -> AbstractContextManager[Any]:
     return lock if processes.first else nullcontext()
+
+
+def _check_shared(folder: Path, processes: Processes) -> None:
+    """Refuse to begin where some process does not see the folder that the first one has locked."""
+    locked = processes.said(signature(folder))
+    end = time.monotonic() + LATE
+    while signature(folder) != locked and time.monotonic() < end:
+        time.sleep(0.1)
+    processes.agreement(signature(folder), f"files in {folder}")
 
 
 def _found(folder: Path, processes: Processes, average: bool) -> tuple[list[Checkpoint], list[str]]:
@@ -210,9 +224,9 @@ def _found(folder: Path, processes: Processes, average: bool) -> tuple[list[Chec
     notes: list[str] = []
     if processes.first:
         found, notes = sound(folder)
-    processes.barrier()
+    steps = json.loads(processes.said(json.dumps(stored_steps(folder))))
     if not processes.first:
-        found = [Checkpoint(folder / "checkpoints" / str(step)) for step in stored_steps(folder)]
+        found = [Checkpoint(folder / "checkpoints" / str(step)) for step in steps]
     chosen = to_go_on_from(found, folder, average)
     if len(chosen) < len(found):
         notes.append(f"goes back to step {chosen[-1].place.step}, to make again what was damaged")

@@ -1,10 +1,12 @@
 """`regard train`: from data to a run."""
 
+import json
 import shlex
 import sys
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -33,7 +35,8 @@ from regard.terminal import cut, in_one_line
 from regard.training import recipes
 from regard.training.images import SCENES
 from regard.training.job import Outcome
-from regard.training.processes import ALONE, Processes, joined
+from regard.training.joining import joined
+from regard.training.processes import ALONE, Processes
 from regard.training.resuming import begun, noted
 from regard.training.settings import ModelSettings, Settings
 from regard.training.setup import USUAL, Plan, device_for
@@ -116,15 +119,23 @@ class Train:
     """Write TensorBoard files into the run's folder too."""
 
     def run(self, console: Console) -> None:
-        with listening() as stop:
+        with listening() as stop, told_by_one() as met:
             settings = self.settings()
             kind = device_for(settings.training.device).type
-            with joined(kind) as processes, told_by_one(processes):
+            patience = timedelta(minutes=settings.training.timeout)
+            with joined(kind, patience) as processes:
+                met.append(processes)
                 if not processes.first:
                     console = Output(quiet=True)
+                self._agree(settings, processes)
                 reason = self._carried_out(settings, console, stop, processes)
         if reason == "interrupted":
             sys.exit(stop.code)
+
+    def _agree(self, settings: Settings, processes: Processes) -> None:
+        """Refuse processes that were asked for something else; where data lies may differ."""
+        asked = replace(settings, data=replace(settings.data, train=(), valid=()))
+        processes.agreement(json.dumps([self.out, self.dry_run, asked.tables()]))
 
     def _carried_out(
         self, settings: Settings, console: Console, stop: Stop, processes: Processes

@@ -133,6 +133,18 @@ def holder(folder: Path) -> Holder | None:
     return None
 
 
+def signature(folder: Path) -> str:
+    """What whoever holds the lock wrote into it; nothing if it is not there."""
+    try:
+        descriptor = os.open(folder / LOCK, os.O_RDONLY | FLAGS)
+    except OSError:
+        return ""
+    try:
+        return os.pread(descriptor, READ, 0).decode(errors="replace")
+    finally:
+        os.close(descriptor)
+
+
 def check_free(folder: Path) -> None:
     """Refuse a folder that somebody holds, before the work that would be in vain."""
     if holder(folder):

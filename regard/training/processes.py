@@ -8,11 +8,10 @@ every process has a copy of the model (DDP), or each holds some rows of all weig
 import functools
 import hashlib
 import json
-import os
 import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import islice
@@ -21,7 +20,6 @@ from typing import Any, Generic, NamedTuple, TypeVar, cast
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
 
 from regard.errors import RegardError
@@ -33,7 +31,11 @@ from regard.training.shares import rows
 
 PATIENCE = timedelta(minutes=30)  # the first process may learn a tokenizer while others wait
 FAREWELL = timedelta(seconds=5)  # for asking who tells that a process is gone
-GONE = re.compile(r"gloo/transport|connection (closed|reset) by peer|broken pipe", re.IGNORECASE)
+GONE = re.compile(
+    r"gloo/transport|connection (closed|reset) by peer|broken pipe|caused pair closure",
+    re.IGNORECASE,
+)
+SILENT = re.compile(r"timed out|timeout", re.IGNORECASE)
 
 T = TypeVar("T")
 
@@ -58,6 +60,7 @@ class Processes:
     count: int = 1
     local: int = 0  # the rank on this machine
     kind: str = "cpu"  # of the devices they compute on
+    patience: timedelta = PATIENCE  # how long one waits for another
     control: Any = field(default=None, repr=False, compare=False)  # a gloo group for small messages
     store: Any = field(default=None, repr=False, compare=False)  # where all of them met
 
@@ -143,6 +146,19 @@ class Processes:
             error = error.__cause__ or error.__context__
         return False
 
+    def loss(self, error: BaseException) -> RegardError:
+        """An error that `lost` another process as a sentence."""
+        what = "another process of this job has ended, so this one ends too"
+        if SILENT.search(str(error)):
+            minutes = self.patience.total_seconds() / 60
+            what = (
+                f"another process of this job did not answer for {minutes:g} minutes, so this one "
+                "ends (if it was only slow, raise training.timeout)"
+            )
+        return RegardError(
+            f"{what}; what was saved is whole, and the same command goes on from there"
+        )
+
     def one_speaks(self) -> bool:
         """Whether it is this process that tells what went wrong: the first to ask.
 
@@ -153,93 +169,13 @@ class Processes:
             return True
         try:
             self.store.set_timeout(FAREWELL)
-            speaker = self.store.compare_set("regard/speaker", "", str(self.rank))
+            speaker = self.store.compare_set("speaker", "", str(self.rank))
             return speaker == str(self.rank).encode()
         except RuntimeError:
             return True
 
 
 ALONE = Processes()
-
-
-@contextmanager
-def joined(kind: str, patience: timedelta = PATIENCE) -> Iterator[Processes]:
-    """This process among those that torchrun started to compute on `kind` of device; else alone.
-
-    Whoever leaves with an error lets go of the others at once: they lose it, and fail too.
-    """
-    place = _place()
-    if place is None:
-        yield Processes(kind=kind)
-        return
-    rank, count, here = place
-    if kind == "cuda" and here >= torch.cuda.device_count():
-        raise RegardError(
-            f"process {rank} is number {here} on this machine, which has "
-            f"{torch.cuda.device_count()} GPUs; start as many with --nproc-per-node"
-        )
-    try:
-        processes = _join(Processes(rank, count, here, kind), patience)
-    except (RuntimeError, ValueError) as error:
-        _leave()
-        where = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
-        raise RegardError(
-            f"process {rank} of {count} cannot meet the others at {where}: {reason}"
-        ) from None
-    try:
-        yield processes
-        processes.barrier()
-    except BaseException:
-        # Waiting for what is under way would be waiting for processes that wait for this one.
-        with suppress(RuntimeError):
-            dist.group.WORLD.abort()  # type: ignore[union-attr]
-        raise
-    finally:
-        _leave()
-
-
-def _leave() -> None:
-    """Let go of the others; else a vote under way would keep this process from ever ending."""
-    with suppress(RuntimeError, ValueError, AssertionError):
-        dist.destroy_process_group()
-
-
-def _place() -> tuple[int, int, int] | None:
-    """Rank, count and rank on this machine as torchrun says them; None where there is one only."""
-    if "RANK" not in os.environ or os.environ.get("WORLD_SIZE") == "1":
-        return None
-    numbers = []
-    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
-        said = os.environ.get(name, "")
-        if not re.fullmatch(r"\d{1,6}", said):
-            raise RegardError(
-                f"{name} is {said!r} in the environment, where torchrun puts a number; start many "
-                "processes with torchrun"
-            )
-        numbers.append(int(said))
-    rank, count, here = numbers
-    if rank >= count:
-        raise RegardError(f"RANK is {rank} but WORLD_SIZE {count}; start them with torchrun")
-    return rank, count, here
-
-
-def _join(place: Processes, patience: timedelta) -> Processes:
-    """Meet the others: one group for what the models exchange, one for small messages."""
-    device = place.device if place.kind == "cuda" else None
-    if device is not None:
-        torch.cuda.set_device(device)
-    store, _, _ = next(rendezvous("env://", timeout=patience))
-    dist.init_process_group(
-        "nccl" if place.kind == "cuda" else "gloo",
-        store=dist.PrefixStore("regard", store),
-        rank=place.rank,
-        world_size=place.count,
-        timeout=patience,
-        device_id=device,
-    )
-    control = dist.new_group(backend="gloo", timeout=patience)
-    return Processes(place.rank, place.count, place.local, place.kind, control, store)
 
 
 class Vote:

@@ -25,6 +25,7 @@ FREE = (
     "training.sample_every",
     "training.spike",
     "training.tensorboard",
+    "training.timeout",
 )
 
 

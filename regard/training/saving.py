@@ -22,7 +22,6 @@ from regard.training.lock import Lock
 from regard.training.processes import Processes
 from regard.training.shares import local, rows
 
-PATIENCE = 1800.0  # seconds that the first process waits for another's share
 HEARING = 0.2  # seconds that a second Ctrl-C may be late while a checkpoint is written
 ALIGNED = 64  # bytes: any number may start there
 AGAIN = "the same command puts it aside, and goes on from the checkpoint before it"
@@ -186,9 +185,9 @@ class Checkpoints:
 
     def _taken(self, share: Path, folder: Path) -> dict[str, Any]:
         """Move another process's files into a checkpoint's folder, once they are whole."""
-        begin = time.monotonic()
+        end = time.monotonic() + self.processes.patience.total_seconds()
         while not share.is_dir():
-            if self._abandoned.is_set() or time.monotonic() - begin > PATIENCE:
+            if self._abandoned.is_set() or time.monotonic() > end:
                 raise RegardError(f"the share {share} of a checkpoint did not come")
             time.sleep(0.02)
         tables = read_json(share / ROWS)

@@ -146,6 +146,7 @@ class TrainingSettings:
     on_fault: Literal["skip", "back", "stop"] = "skip"  # what a broken number or a spike leads to
     spike: float = 0.0  # a loss so many standard deviations above those before is a fault; 0: none
     distribution: Literal["ddp", "fsdp"] = "ddp"  # many processes: copies of the model, or shares
+    timeout: float = 30.0  # minutes that one of many processes waits for another
 
 
 @dataclass(frozen=True)
@@ -286,6 +287,7 @@ RANGES: dict[str, dict[str, tuple[float, float]]] = {
         "sample_every": (-1, 1 << 40),
         "log_every": (0, 1 << 40),
         "spike": (0, 1e6),
+        "timeout": (0.01, 1e5),
     },
 }
 

@@ -3,16 +3,17 @@
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from nursery import Ended, Nursery
 from test_survival import made
+from torch.distributed import TCPStore
 
 from regard.training import log
 from regard.training.checkpoints import Checkpoint, stored_steps
@@ -29,19 +30,38 @@ def nursery() -> Iterator[Nursery]:
 
 
 def together(
-    nursery: Nursery, folder: Path, count: int, *arguments: str, **how: object
+    nursery: Nursery,
+    folder: Path,
+    count: int,
+    *arguments: str,
+    away: Path | None = None,
+    others: tuple[str, ...] = (),
+    **how: object,
 ) -> list[Ended]:
-    """`regard ARGUMENTS` in `count` processes as torchrun starts them; `how` is for the last."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    children = []
-    for rank in range(count):
-        place = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(count)}
-        where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, **place}
-        more = how if rank == count - 1 else {}
-        children.append(nursery.begin(folder, *arguments, environment=where, **more))
-    return [nursery.end(child) for child in children]
+    """`regard ARGUMENTS` in `count` processes as torchrun starts them.
+
+    The rest is for the last: another folder, further arguments, `how` it is run.
+    """
+    with met_at() as where:
+        children = []
+        for rank in range(count - 1):
+            place = where | placed(rank, count)
+            children.append(nursery.begin(folder, *arguments, environment=place))
+        how = {**how, "environment": where | placed(count - 1, count)}
+        children.append(nursery.begin(away or folder, *arguments, *others, **how))
+        return [nursery.end(child) for child in children]
+
+
+@contextmanager
+def met_at() -> Iterator[dict[str, str]]:
+    """A place to meet, which is here before the processes and after them, as torchrun's is."""
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port)}
+    yield {**where, "TORCHELASTIC_USE_AGENT_STORE": "True"}
+
+
+def placed(rank: int, count: int) -> dict[str, str]:
+    return {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(count)}
 
 
 def command(folder: Path, kind: str, *changes: str) -> list[str]:
@@ -103,6 +123,75 @@ def test_a_run_goes_on_with_another_number_of_processes(nursery, tmp_path, how):
 def _killed_behind(step: int) -> dict[str, object]:
     hooks = str(Path(__file__).with_name("killed_behind.py"))
     return {} if step == 24 else {"hooks": hooks, "setup": "killed_behind", "given": step}
+
+
+def errors(*ended: Ended) -> list[str]:
+    """What was wrong, of all processes."""
+    out = "".join(one.out for one in ended)
+    assert "Traceback" not in out
+    return re.findall("^error: .*", out, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [("--seed", "1"), ("--set", "training.tokens_per_step=48"), ("--out", "b"), ("--dry-run",)],
+)
+def test_a_process_with_another_command_is_refused(nursery, tmp_path, changes):
+    words = command(tmp_path / "f", "text")
+    ended = together(nursery, tmp_path / "f", 2, *words, others=changes)
+    assert [one.code for one in ended] == [2, 2]
+    (told,) = errors(*ended)
+    assert "process 1 has other settings than process 0; start all 2 with the same command" in told
+    assert not (tmp_path / "f" / "run").exists()
+
+
+def test_machines_that_do_not_share_the_folder_of_a_run_are_told_at_once(nursery, tmp_path):
+    """Each would write, and go on from, a run of its own."""
+    words = command(tmp_path / "one", "text")
+    assert words == command(tmp_path / "two", "text")
+    hooks = {"hooks": str(Path(__file__).with_name("killed_behind.py")), "setup": "hurried"}
+    ended = together(nursery, tmp_path / "one", 2, *words, away=tmp_path / "two", **hooks)
+    assert [one.code for one in ended] == [2, 2]
+    (told,) = errors(*ended)
+    assert "process 1 has other files in run than process 0" in told
+    assert nursery.run(tmp_path / "two", *words).code == 0
+    ended = together(nursery, tmp_path / "one", 2, *words, away=tmp_path / "two")
+    assert [one.code for one in ended] == [2, 2]  # one would train, the other has finished
+    (told,) = errors(*ended)
+    assert "process 1 has other files in run than process 0" in told
+
+
+def test_what_is_wrong_before_all_have_met_is_told_once(nursery, tmp_path):
+    words = command(tmp_path / "f", "text", "training.stepz=3")
+    ended = together(nursery, tmp_path / "f", 3, *words)
+    assert [one.code for one in ended] == [2, 2, 2]
+    (told,) = errors(*ended)
+    assert "there is no key stepz" in told or "stepz" in told
+
+
+def test_a_process_that_waits_for_the_others_can_be_ended(nursery, tmp_path):
+    """torchrun does so when one of them has died; waiting in C++ it would hear no signal."""
+    words = command(tmp_path / "f", "text")
+    with met_at() as where:
+        child = nursery.begin(tmp_path / "f", *words, environment=where | placed(0, 2))
+        store = TCPStore("127.0.0.1", int(where["MASTER_PORT"]), is_master=False)
+        store.wait(["regard/0/here/0"])
+        os.kill(child, signal.SIGTERM)
+        ended = nursery.end(child)
+    assert ended.code == 143
+    assert ended.out.strip() == "terminated"
+
+
+def test_a_process_that_is_killed_when_all_is_written_is_told_in_one_sentence(nursery, tmp_path):
+    words, hooks = (
+        command(tmp_path / "f", "text"),
+        str(Path(__file__).with_name("killed_behind.py")),
+    )
+    how = {"hooks": hooks, "setup": "killed_at_the_end"}
+    first, last = together(nursery, tmp_path / "f", 2, *words, **how)
+    assert (first.code, last.code) == (2, -9)
+    (told,) = errors(first, last)
+    assert "another process of this job has ended" in told
 
 
 def test_under_torchrun_a_killed_worker_ends_the_job_with_one_clear_message(tmp_path):

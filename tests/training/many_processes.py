@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import torch.distributed.distributed_c10d as c10d
 
-from regard.training.processes import joined
+from regard.training.joining import joined
 
 SECONDS = 60  # after which a job that hangs is ended
 FORKED = multiprocessing.get_context("forkserver")

@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -20,13 +21,13 @@ from regard.decoding.translating import translate_all
 from regard.decoding.writing import continued
 from regard.errors import RegardError
 from regard.training.evaluation import at_rest
+from regard.training.joining import joined
 from regard.training.loop import recompute
 from regard.training.objectives import loss, objective_for
 from regard.training.processes import (
     ALONE,
     Processes,
     Vote,
-    joined,
     last_part,
     replicated,
     sharded,
@@ -409,6 +410,45 @@ def test_a_killed_process_is_missed_and_one_tells(where):
     assert sorted(others) == [(True, False), (True, True)]
 
 
+GONE = "another process of this job has ended"
+SILENT = "another process of this job did not answer for 30 minutes"
+
+
+@pytest.mark.parametrize(
+    ("message", "sentence"),
+    [
+        ("[…/gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:9", GONE),
+        ("[…/gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 3000ms for recv", SILENT),
+        ("Application timeout caused pair closure", SILENT),
+    ],
+)
+def test_what_gloo_says_of_a_lost_process_becomes_a_sentence(message, sentence):
+    first, error = Processes(0, 2), RuntimeError(message)
+    assert first.lost(error)
+    assert str(first.loss(error)).startswith(sentence)
+
+
+def impatient(processes):
+    """What the first hears when the second answers later than it waits."""
+    group = torch.distributed.new_group(backend="gloo", timeout=timedelta(seconds=0.3))
+    processes = replace(processes, control=group, patience=timedelta(seconds=0.3))
+    processes.barrier()
+    if processes.rank == 1:
+        time.sleep(1)
+        raise Found(None)
+    try:
+        processes.barrier()
+    except RuntimeError as error:
+        raise Found(processes.lost(error), str(processes.loss(error))) from None
+
+
+def test_who_does_not_answer_is_waited_for_as_long_as_was_said():
+    (lost, sentence), _ = together(2, impatient)
+    assert lost
+    assert "did not answer for 0.005 minutes" in sentence
+    assert "raise training.timeout" in sentence
+
+
 def failing(processes):
     if processes.rank == 1:
         time.sleep(0.2)  # the other has come to its end
@@ -424,7 +464,8 @@ SCRIPT = """
 import signal, sys, time
 import torch
 from regard.errors import RegardError
-from regard.training.processes import Vote, joined
+from regard.training.joining import joined
+from regard.training.processes import Vote
 
 signal.signal(signal.SIGTERM, lambda *_: None)  # as training has it: noted, and looked at later
 with joined("cpu") as processes:

@@ -144,6 +144,7 @@ CHANGED = {
     "training.spike": 6.0,
     "training.sample_every": -1,
     "training.tensorboard": True,
+    "training.timeout": 5.0,
 }
 
 
