@@ -18,6 +18,7 @@ from torch.distributed import TCPStore
 from regard.training import log
 from regard.training.checkpoints import Checkpoint, stored_steps
 
+REGARD = str(Path(sys.executable).with_name("regard"))
 PATIENCE = 90.0  # seconds
 ROUNDING = 2e-4  # relative, of losses after two dozen steps
 
@@ -198,9 +199,10 @@ def test_under_torchrun_a_killed_worker_ends_the_job_with_one_clear_message(tmp_
     folder = tmp_path / "f"
     words = command(folder, "text", "training.checkpoint_every=2", "training.steps=100000")
     words[words.index("--steps") : words.index("--out")] = []
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    (folder / "tyro.py").write_text("raise SystemExit('code of the current folder')\n")
+    torchrun = [sys.executable, "-P", "-m", "torch.distributed.run", "--standalone"]
     job = subprocess.Popen(
-        [*torchrun, "--nproc-per-node", "2", "-m", "regard", *words],
+        [*torchrun, "--nproc-per-node", "2", "--no-python", REGARD, *words],
         cwd=folder,
         env={**os.environ, "OMP_NUM_THREADS": "1", "REGARD_CACHE": str(folder / "cache")},
         stdout=subprocess.PIPE,
