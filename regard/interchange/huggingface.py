@@ -17,9 +17,9 @@ from regard.models.transformer import Transformer, build
 from regard.storage import (
     FLOATS,
     TensorFolder,
+    make_folder,
     read_json,
     widest,
-    write_json,
     write_tensors,
 )
 
@@ -152,9 +152,8 @@ def save_folder(
     for rule in family.rules(config):
         tensors |= _part(rule, state[rule.ours].detach())
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        write_tensors(tensors, folder, shard_bytes)
-        write_json(settings, folder / "config.json")
+        make_folder(folder)
+        write_tensors(tensors, folder, shard_bytes, settings)
     except (OSError, ValueError) as error:  # a NUL in the path is a ValueError
         reason = getattr(error, "strerror", None) or error
         raise RegardError(f"cannot write {folder}: {reason}") from None

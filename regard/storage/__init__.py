@@ -15,7 +15,16 @@ from regard.storage.tensors import (
     write_safetensors,
     write_tensors,
 )
-from regard.storage.writing import building, discard, replacing, sweep, write_json, write_together
+from regard.storage.writing import (
+    building,
+    discard,
+    make_folder,
+    replacing,
+    sweep,
+    sync,
+    write_json,
+    write_together,
+)
 
 __all__ = [
     "FLOATS",
@@ -23,6 +32,7 @@ __all__ = [
     "building",
     "check_bounds",
     "discard",
+    "make_folder",
     "no_room",
     "opened",
     "parse_json",
@@ -32,6 +42,7 @@ __all__ = [
     "shown",
     "size",
     "sweep",
+    "sync",
     "verified",
     "verify",
     "widest",

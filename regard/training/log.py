@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from regard.errors import RegardError
-from regard.storage import no_room, opened
+from regard.storage import make_folder, no_room, opened, sync
 
 LOG = "log.jsonl"  # in the run's folder
 LONGEST = 4 << 20  # bytes of a line
+NUL = b"\0"  # no event has one
 MEASURED = (
     "step",
     "validation",
@@ -61,7 +62,7 @@ class Log(Sink):
     def __init__(self, folder: str | Path, kept: int | None = None) -> None:
         self.path = Path(folder) / LOG
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(self.path.parent)
             if self.path.is_symlink():
                 raise ValueError("it is a link, and what it leads to would be cut off")
             if kept is not None and self.path.exists():
@@ -70,6 +71,7 @@ class Log(Sink):
             # Unbuffered: what a killed run has logged, it has logged, and what did not fit on the
             # disk is not tried again by `close`.
             self._file = self.path.open("ab", buffering=0)
+            sync(self.path.parent)
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or error
             raise RegardError(f"cannot write the log {self.path}: {reason}") from None
@@ -91,11 +93,15 @@ class Log(Sink):
             ) from None
 
     def close(self) -> None:
+        with suppress(OSError):  # what was to be saved is; a run that has not said so goes on
+            os.fsync(self._file.fileno())
         self._file.close()
 
 
 def read(path: str | Path) -> list[dict[str, Any]]:
-    """The events in a log, or in the log of a run's folder, without a last line torn by a kill."""
+    """The events in a log, or in the log of a run's folder, without what a kill or a power cut tore:
+    a last line, and zeros in place of what was not on the disk yet.
+    """
     path = Path(path)
     path = path / LOG if path.is_dir() else path
     events = []
@@ -105,7 +111,7 @@ def read(path: str | Path) -> list[dict[str, Any]]:
                 event = parsed(line)
                 if event is not None:
                     events.append(event)
-                elif line.endswith(b"\n") or len(line) == LONGEST:
+                elif NUL not in line and (line.endswith(b"\n") or len(line) == LONGEST):
                     raise RegardError(
                         f"{path}, line {number}: not an event; remove the line to go on"
                     )

@@ -32,6 +32,7 @@ from regard.models.word2vec import WordVectors
 from regard.storage import (
     FLOATS,
     TensorFolder,
+    make_folder,
     no_room,
     shown,
     size,
@@ -305,7 +306,7 @@ def write_run(
     texts = {folder / RUN: tomli_w.dumps({"versions": noted, **tables})}
     texts |= {folder / name: known.spelled() for name, known in by_file.items()}
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         sweep(folder)
         write_together(texts)
     except OSError as error:

@@ -17,8 +17,17 @@ import torch
 from torch import Tensor
 
 from regard.errors import RegardError
-from regard.storage import building, discard, no_room, read_json, write_json, write_safetensors
+from regard.storage import (
+    building,
+    discard,
+    no_room,
+    read_json,
+    sync,
+    write_json,
+    write_safetensors,
+)
 from regard.training.checkpoints import FOLDER, FORMAT, KINDS, PLACE, Checkpoint, Place, sealed
+from regard.training.log import LOG
 from regard.training.processes import Processes
 from regard.training.shares import local, rows
 
@@ -175,6 +184,8 @@ class Checkpoints:
                 "rows": tables,
             }
             write_json(sealed(content), folder / PLACE)
+            if (log := self.folder.parent / LOG).exists():
+                sync(log)  # the place says how much of it there is
 
     def _share(self, step: int, rank: int) -> Path:
         return self.folder / f".{step}.share-{rank}"

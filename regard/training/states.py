@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from regard.errors import RegardError
 from regard.training.lock import Holder, holder
-from regard.training.log import LOG, parsed
+from regard.training.log import LOG, NUL, parsed
 from regard.training.recipes import BESIDE
 from regard.training.runs import RUN
 from regard.training.settings import Settings
@@ -252,7 +252,7 @@ def _take(path: Path, told: Told) -> None:
         event = parsed(line)
         if event is not None:
             told.take(event)
-        elif not told.last and seen > 1:  # what a kill may tear has no newline behind it
+        elif not told.last and seen > 1 and NUL not in line:  # what a kill tears has no newline
             told.damage = f"{path} ends in a line that is no event"
         if told.damage or (told.known and told.step is not None):
             return
