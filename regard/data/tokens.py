@@ -22,7 +22,7 @@ import numpy as np
 
 from regard.data.texts import Part, Passage, Progress, Texts
 from regard.errors import RegardError
-from regard.storage import building, no_room, read_json, sweep, write_json
+from regard.storage import building, cache_folder, no_room, read_json, sweep, write_json
 from regard.text.specials import BOS, EOS, SPECIALS, UNK
 from regard.text.tokenizer import Tokenizer
 
@@ -33,13 +33,6 @@ SHARD = 1 << 27  # tokens in a file: 256 MiB of uint16
 CHECKED = 256 << 20
 # What notes with the wrong things in them lead to.
 STRANGE = (TypeError, ValueError, LookupError, ArithmeticError, AttributeError)
-
-
-def cache_folder() -> Path:
-    """Where prepared data is kept: $REGARD_CACHE, else the user's cache folder."""
-    if named := os.environ.get("REGARD_CACHE"):
-        return Path(named)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "regard"
 
 
 @dataclass

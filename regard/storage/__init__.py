@@ -4,6 +4,7 @@ Whatever is read may come from anybody: sizes are bounded before memory is taken
 regular files is opened, and nothing is ever unpickled.
 """
 
+from regard.storage.cache import cache_folder, is_private, private_folder
 from regard.storage.reading import check_bounds, opened, parse_json, read_file, read_json, shown
 from regard.storage.room import no_room, size
 from regard.storage.tensors import (
@@ -30,12 +31,15 @@ __all__ = [
     "FLOATS",
     "TensorFolder",
     "building",
+    "cache_folder",
     "check_bounds",
     "discard",
+    "is_private",
     "make_folder",
     "no_room",
     "opened",
     "parse_json",
+    "private_folder",
     "read_file",
     "read_json",
     "replacing",

@@ -53,6 +53,8 @@ def spool(stream: BinaryIO, folder: Path) -> Path:
             while block := stream.read(BLOCK):
                 digest.update(block)
                 kept.write(block)
+            kept.flush()
+            os.fsync(kept.fileno())  # a run that goes on reads it again
         except BaseException:
             os.unlink(kept.name)
             raise

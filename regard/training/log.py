@@ -99,8 +99,10 @@ class Log(Sink):
 
 
 def read(path: str | Path) -> list[dict[str, Any]]:
-    """The events in a log, or in the log of a run's folder, without what a kill or a power cut tore:
-    a last line, and zeros in place of what was not on the disk yet.
+    """The events in a log, or in the log of a run's folder.
+
+    What a kill or a power cut left is no event: a torn last line, or zeros for what was not on the
+    disk yet.
     """
     path = Path(path)
     path = path / LOG if path.is_dir() else path
