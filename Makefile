@@ -36,7 +36,8 @@ demo: $(VENV)/run
 	@$(BIN)/python -m regard.demo
 
 soak: $(VENV)/dev
-	REGARD_SEEDS=100 $(BIN)/pytest -n auto tests/system/test_survival.py tests/system/test_power_cuts.py tests/system/test_models_learn.py
+	REGARD_SEEDS=100 $(BIN)/pytest -n auto tests/system/test_survival.py tests/system/test_power_cuts.py \
+		tests/system/test_network_disks.py tests/system/test_models_learn.py
 
 # NANOGPT=folder, on a machine with CUDA, measures a checkout of nanoGPT beside ours.
 # TEXT=file measures preparing it; LOOP=file (CUDA) the whole loop on it against its bare step;

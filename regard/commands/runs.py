@@ -30,6 +30,7 @@ COLOURS: dict[Word, str] = {
     "killed": "yellow",
     "failed": "red",
     "damaged": "red",
+    "unreadable": "red",
 }
 COLUMNS = ("run", "state", "step", "best loss", "model", "data", "size", "changed")
 WANTED = ("run", "state", "step", "best loss", "changed", "model", "data", "size")  # the most first

@@ -68,7 +68,5 @@ def is_private(folder: Path) -> bool:
 
 def _made(folder: Path) -> Path:
     with suppress(OSError):
-        if not os.path.lexists(folder):
-            make_folder(folder.parent)
-            folder.mkdir(mode=0o700)
+        make_folder(folder, 0o700)
     return folder

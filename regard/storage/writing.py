@@ -75,13 +75,13 @@ def _install(partial: Path, folder: Path, replace: bool) -> None:
         _remove(aside)
 
 
-def make_folder(folder: Path) -> None:
+def make_folder(folder: Path, rights: int = 0o777) -> None:
     """Make a folder, and those it lies in, whose names are then on the disk: what is synced in a
     folder whose own name is not may be lost with it.
     """
     if not folder.is_dir():
         make_folder(folder.parent)
-        folder.mkdir(exist_ok=True)
+        folder.mkdir(rights, exist_ok=True)
         with suppress(PermissionError):  # a folder that one may write to and not read
             sync(folder.parent)
 

@@ -13,7 +13,6 @@ from regard.storage import make_folder, no_room, opened, sync
 
 LOG = "log.jsonl"  # in the run's folder
 LONGEST = 4 << 20  # bytes of a line
-NUL = b"\0"  # no event has one
 MEASURED = (
     "step",
     "validation",
@@ -113,7 +112,7 @@ def read(path: str | Path) -> list[dict[str, Any]]:
                 event = parsed(line)
                 if event is not None:
                     events.append(event)
-                elif NUL not in line and (line.endswith(b"\n") or len(line) == LONGEST):
+                elif not holed(line) and (line.endswith(b"\n") or len(line) == LONGEST):
                     raise RegardError(
                         f"{path}, line {number}: not an event; remove the line to go on"
                     )
@@ -134,6 +133,11 @@ def parsed(line: bytes) -> dict[str, Any] | None:
     if event.get("event") in MEASURED:
         return {key: NOT_FINITE.get(v, v) if isinstance(v, str) else v for key, v in event.items()}
     return event
+
+
+def holed(line: bytes) -> bool:
+    """Whether a power cut left zeros in place of a part of an event, which has none."""
+    return b"\0" in line and line.strip(b"\0\n") != b""
 
 
 def _spelled(value: Any) -> Any:

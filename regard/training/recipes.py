@@ -83,7 +83,9 @@ def _read(name: str) -> tuple[str, dict[str, Any]]:
         if _is_path(name):
             raise RegardError(f"there is no recipe at {path}") from None
         raise RegardError(f"no recipe is called {name!r}; {nearest(name, names())}") from None
-    except (OSError, ValueError, RuntimeError) as error:  # nested too deep; links in a circle
+    except OSError as error:
+        raise RegardError(f"{path} cannot be read: {error.strerror}") from None
+    except (ValueError, RuntimeError) as error:  # nested too deep; links in a circle
         raise RegardError(f"{path} is not readable TOML: {error}") from None
 
 

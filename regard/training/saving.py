@@ -199,9 +199,9 @@ class Checkpoints:
             time.sleep(0.02)
         tables = read_json(share / ROWS)
         (share / ROWS).unlink()
-        for path in share.iterdir():
+        for path in share.glob("*.safetensors"):
             path.rename(folder / path.name)
-        share.rmdir()
+        discard(share)  # a network disk may keep what was removed in it a while longer
         return tables
 
     def clean(self) -> None:

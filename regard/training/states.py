@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from regard.errors import RegardError
 from regard.training.lock import Holder, holder
-from regard.training.log import LOG, NUL, parsed
+from regard.training.log import LOG, holed, parsed
 from regard.training.recipes import BESIDE
 from regard.training.runs import RUN
 from regard.training.settings import Settings
@@ -29,6 +29,7 @@ Word = Literal[
     "failed",
     "not begun",
     "damaged",
+    "unreadable",
 ]
 ENDS: dict[str, Word] = {  # reasons of an `end`
     "finished": "finished",
@@ -48,17 +49,17 @@ class State:
     folder: Path
     word: Word
     reason: str  # why it failed or is damaged
-    step: int
-    steps: int | None  # to do in all
-    best_loss: float | None
-    best_bleu: float | None  # of what is judged by what it writes
-    best_step: int | None
-    model: str
-    data: tuple[str, ...]
-    updated: float  # seconds since 1970
-    size: int  # bytes
-    holder: Holder | None
-    checkpoints: tuple[int, ...]  # their steps, the oldest first
+    step: int = 0
+    steps: int | None = None  # to do in all
+    best_loss: float | None = None
+    best_bleu: float | None = None  # of what is judged by what it writes
+    best_step: int | None = None
+    model: str = ""
+    data: tuple[str, ...] = ()
+    updated: float = 0.0  # seconds since 1970
+    size: int = 0  # bytes
+    holder: Holder | None = None
+    checkpoints: tuple[int, ...] = ()  # their steps, the oldest first
 
     @property
     def can_go_on(self) -> bool:
@@ -96,7 +97,17 @@ def _is_run(folder: Path) -> bool:
 
 
 def state(folder: Path) -> State:
-    """How a run stands."""
+    """How a run stands; a disk that is away for a moment is no damage."""
+    try:
+        return _state(folder)
+    except OSError as error:
+        why = f"cannot read {error.filename or folder}: {error.strerror}"
+        there = {"updated": _updated(folder), "size": _size(folder)}
+        held, saved = holder(folder), _checkpoints(folder)
+        return State(folder, "unreadable", why, **there, holder=held, checkpoints=saved)
+
+
+def _state(folder: Path) -> State:
     settings, reason = _settings(folder / RUN)
     held = holder(folder)  # before the log: a run that ends says so, then lets go of its lock
     told, saved = _told(folder / LOG), _checkpoints(folder)
@@ -141,7 +152,7 @@ def _settings(path: Path) -> tuple[Settings | None, str]:
         return Settings().changed(tables, str(path)), ""
     except RegardError as error:
         return None, str(error).replace("\n  -", ";")
-    except OSError as error:
+    except FileNotFoundError as error:
         return None, f"cannot read {path}: {error.strerror}"
     except (ValueError, RecursionError) as error:  # bad UTF-8 is a ValueError too
         return None, f"{path} is not readable TOML: {error}"
@@ -238,10 +249,7 @@ def _told(path: Path) -> Told:
     if not os.path.isfile(path):  # a pipe would wait for ever
         told.damage = f"{path} is no file"
         return told
-    try:
-        _take(path, told)
-    except OSError as error:
-        told.damage = f"cannot read {path}: {error.strerror}"
+    _take(path, told)
     return told
 
 
@@ -252,7 +260,7 @@ def _take(path: Path, told: Told) -> None:
         event = parsed(line)
         if event is not None:
             told.take(event)
-        elif not told.last and seen > 1 and NUL not in line:  # what a kill tears has no newline
+        elif not told.last and seen > 1 and not holed(line):  # what a kill tears has no newline
             told.damage = f"{path} ends in a line that is no event"
         if told.damage or (told.known and told.step is not None):
             return

@@ -150,7 +150,7 @@ def test_a_model_that_is_saved_in_place_of_another_is_one_of_them_or_none(
     ended = nursery.run(folder, "recipes", hooks=RECORDER, setup="saved", given=given)
     assert ended.code == 0, ended.out
     seen = set()
-    for disk, where in disks(record, tmp_path / "disks", 20 * SEEDS):
+    for disk, where in disks(record, tmp_path / "disks", max(40, 5 * SEEDS)):
         try:
             found = load(disk / "model")
         except RegardError:
