@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from regard.errors import Problems, RegardError
+from regard.storage import make_folder, sync
 from regard.text.cutting import Piece, cut
 from regard.text.damage import broken, canonical
 
@@ -46,20 +47,20 @@ def find(given: Sequence[str | Path]) -> Found:
 
 def spool(stream: BinaryIO, folder: Path) -> Path:
     """Write what cannot be read twice to a file in `folder`, named by a hash of the content."""
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     digest = hashlib.sha256()
     with tempfile.NamedTemporaryFile(dir=folder, delete=False) as kept:
         try:
             while block := stream.read(BLOCK):
                 digest.update(block)
                 kept.write(block)
-            kept.flush()
-            os.fsync(kept.fileno())  # a run that goes on reads it again
         except BaseException:
             os.unlink(kept.name)
             raise
     path = folder / f"{digest.hexdigest()[:32]}.txt"
+    sync(Path(kept.name))  # a run that goes on reads it again, also after a power cut
     os.replace(kept.name, path)
+    sync(folder)
     return path
 
 

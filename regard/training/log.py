@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from regard.errors import RegardError
-from regard.storage import make_folder, no_room, opened, sync
+from regard.storage import make_folder, no_room, opened
 
 LOG = "log.jsonl"  # in the run's folder
 LONGEST = 4 << 20  # bytes of a line
@@ -70,7 +70,6 @@ class Log(Sink):
             # Unbuffered: what a killed run has logged, it has logged, and what did not fit on the
             # disk is not tried again by `close`.
             self._file = self.path.open("ab", buffering=0)
-            sync(self.path.parent)
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or error
             raise RegardError(f"cannot write the log {self.path}: {reason}") from None
