@@ -102,9 +102,15 @@ def state(folder: Path) -> State:
         return _state(folder)
     except OSError as error:
         why = f"cannot read {error.filename or folder}: {error.strerror}"
-        there = {"updated": _updated(folder), "size": _size(folder)}
-        held, saved = holder(folder), _checkpoints(folder)
-        return State(folder, "unreadable", why, **there, holder=held, checkpoints=saved)
+        return State(
+            folder,
+            "unreadable",
+            why,
+            updated=_updated(folder),
+            size=_size(folder),
+            holder=holder(folder),
+            checkpoints=_checkpoints(folder),
+        )
 
 
 def _state(folder: Path) -> State:
