@@ -196,7 +196,7 @@ class _Writer:
         self._write("documents.bin", np.array(self.starts, dtype="<i8"))
         self.stock.checksums = {name: found.hexdigest() for name, found in self.hashes.items()}
         self.stock.checksums[""] = self.stock.seal()
-        write_json(asdict(self.stock), self.folder / "meta.json")
+        write_json(asdict(self.stock), self.folder / "meta.json", inside=True)
 
 
 def prepare(

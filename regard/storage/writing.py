@@ -10,7 +10,7 @@ import secrets
 import shutil
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -173,9 +173,13 @@ def write_together(texts: Mapping[Path, str]) -> None:
             sync(partial)
 
 
-def write_json(content: Mapping[str, Any], path: Path) -> None:
-    """Write a JSON object, so that a reader sees the old file or the new one."""
-    with replacing(path) as partial:
+def write_json(content: Mapping[str, Any], path: Path, inside: bool = False) -> None:
+    """Write a JSON object, so that a reader sees the old file or the new one.
+
+    `inside` a folder that is being built, which is synced and gets its name as a whole, it is
+    written plainly.
+    """
+    with nullcontext(path) if inside else replacing(path) as partial:
         partial.write_text(json_text(content), encoding="utf-8")
 
 

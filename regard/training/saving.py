@@ -160,7 +160,7 @@ class Checkpoints:
                     discard(self.path(step))
             elif shared:
                 with building(self._share(place.step, self.processes.rank), replace=True) as folder:
-                    write_json(_written(files, folder), folder / ROWS)
+                    write_json(_written(files, folder), folder / ROWS, inside=True)
         except OSError as error:
             needed = sum(
                 tensor.nbytes for part in files.values() for tensor in part.tensors.values()
@@ -183,7 +183,7 @@ class Checkpoints:
                 "files": {kind: [n for n in names if n.startswith(kind)] for kind in KINDS},
                 "rows": tables,
             }
-            write_json(sealed(content), folder / PLACE)
+            write_json(sealed(content), folder / PLACE, inside=True)
             if (log := self.folder.parent / LOG).exists():
                 sync(log)  # the place says how much of it there is
 

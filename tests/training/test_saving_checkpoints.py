@@ -181,7 +181,7 @@ def test_one_that_was_being_removed_when_a_run_was_killed_is_none(tmp_path, monk
 def full(monkeypatch, name: str) -> None:
     """The disk is full behind the first bytes of what the function of that name writes."""
 
-    def written(content, path):
+    def written(content, path, **how):
         Path(path).write_bytes(b"{")
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
