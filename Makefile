@@ -33,7 +33,7 @@ lint: $(VENV)/dev
 	$(BIN)/lint-imports --config pyproject.toml
 
 demo: $(VENV)/run
-	@$(BIN)/python -m regard.demo
+	@$(BIN)/python -P -m regard.demo
 
 soak: $(VENV)/dev
 	REGARD_SEEDS=100 $(BIN)/pytest -n auto tests/system/test_survival.py tests/system/test_power_cuts.py \

@@ -2,16 +2,20 @@
 
 import os
 import sys
+from pathlib import Path
 
 
 def main() -> None:
     """Load the command line, which takes a second or two, and run it."""
     open_streams()
+    leave_current_folder()
     try:
         from regard.cli import main as run
+        from regard.commands.printing import crash
     except KeyboardInterrupt:
         print("\ninterrupted", file=sys.stderr)
         sys.exit(130)
+    sys.excepthook = crash
     run()
 
 
@@ -23,6 +27,23 @@ def open_streams() -> None:
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
+
+
+def leave_current_folder() -> None:
+    """Import nothing from the current folder, nor let helpers: it may be an archive just unpacked.
+
+    `python -m` and an empty entry of PYTHONPATH put it before everything that is installed. It
+    stays where Regard itself was started from it.
+    """
+    try:
+        here = os.path.realpath(os.getcwd())
+    except FileNotFoundError:  # the folder was removed
+        return
+    foreign = {here} - {os.path.realpath(Path(__file__).parents[1])}
+    sys.path[:] = [entry for entry in sys.path if os.path.realpath(entry) not in foreign]
+    if named := os.environ.get("PYTHONPATH"):
+        kept = [one for one in named.split(os.pathsep) if os.path.realpath(one) not in foreign]
+        os.environ["PYTHONPATH"] = os.pathsep.join(kept)
 
 
 if __name__ == "__main__":

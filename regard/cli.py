@@ -4,9 +4,10 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
+from functools import partial
 from importlib.metadata import version
-from io import TextIOWrapper
+from io import StringIO, TextIOWrapper
 from signal import Signals
 from typing import Any, Protocol
 
@@ -30,6 +31,7 @@ from regard.commands.generate import Generate
 from regard.commands.models import Describe, Models
 from regard.commands.plan import PlanCommand
 from regard.commands.plot import Plot
+from regard.commands.printing import ReaderGoneError, errors, fail, foreign_words, output
 from regard.commands.recipes import Recipes
 from regard.commands.runs import Runs
 from regard.commands.score import Score
@@ -38,6 +40,8 @@ from regard.commands.train import Train
 from regard.commands.translate import Translate
 from regard.commands.words import Words
 from regard.errors import RegardError, nearest
+from regard.terminal import cut, in_one_line
+from regard.training.room import is_full
 from regard.training.signals import WORDS, StoppedError
 
 
@@ -72,19 +76,8 @@ COMMANDS: dict[str, Callable[..., Command]] = {
     "plan": PlanCommand,
     "calibrate": Calibrate,
 }
+REPEATED = 200  # characters of an argument that a message repeats
 ABOUT = "Sequence models from n-grams to Transformers, trained, measured, looked into."
-
-
-class ReaderGoneError(KeyboardInterrupt):
-    """Nobody reads what is printed any more (`| head`): stop, and keep what there is."""
-
-
-class Output(Console):
-    """A console that stops a command like Ctrl-C does when its reader has gone."""
-
-    def on_broken_pipe(self) -> None:
-        self.quiet = True
-        raise ReaderGoneError
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -93,14 +86,13 @@ def main(arguments: list[str] | None = None) -> None:
         if isinstance(stream, TextIOWrapper):  # a text may hold what a terminal cannot spell
             encoding = None if stream.isatty() else "utf-8"  # of files, whatever the terminal's is
             stream.reconfigure(encoding=encoding, errors="replace")
-    with _mistakes_told():
+    with _mistakes_told(), foreign_words():
         _run(sys.argv[1:] if arguments is None else arguments)
         sys.stdout.flush()
 
 
 def _run(arguments: Sequence[str]) -> None:
-    piped = not sys.stdout.isatty() and "COLUMNS" not in os.environ
-    console = Output(width=200 if piped else None)
+    console = output()
     name, *rest = arguments or ["--help"]
     if name == "--version":
         print(f"regard {version('regard')}")
@@ -109,14 +101,25 @@ def _run(arguments: Sequence[str]) -> None:
     elif name not in COMMANDS:
         raise RegardError(f"there is no command {name!r}; {nearest(name, COMMANDS)}")
     else:
-        command = tyro.cli(
-            COMMANDS[name],
-            prog=f"regard {name}",
-            args=rest,
-            config=(tyro.conf.FlagCreatePairsOff,),
-            registry=_registry(),
-        )
-        command.run(console)
+        _parsed(name, rest).run(console)
+
+
+def _parsed(name: str, typed: Sequence[str]) -> Command:
+    """A command with what was typed behind it; its parser's messages repeat that, spelled out."""
+    parse = partial(
+        tyro.cli,
+        COMMANDS[name],
+        prog=f"regard {name}",
+        config=(tyro.conf.FlagCreatePairsOff,),
+        registry=_registry(),
+    )
+    try:
+        with redirect_stderr(StringIO()):
+            return parse(args=typed)
+    except SystemExit as left:
+        if not left.code:  # it was asked for help
+            raise
+    return parse(args=[cut(in_one_line(word), REPEATED) for word in typed])
 
 
 def _registry() -> ConstructorRegistry:
@@ -134,7 +137,7 @@ def _registry() -> ConstructorRegistry:
             try:
                 return kind(given[0])
             except ValueError:
-                raise ValueError(f"it must be {kinds[kind]}, not {given[0][:40]!r}") from None
+                raise ValueError(f"it must be {kinds[kind]}, not '{given[0][:40]}'") from None
 
         return PrimitiveConstructorSpec(
             nargs=1,
@@ -167,20 +170,22 @@ def _mistakes_told() -> Iterator[None]:
     except (ReaderGoneError, BrokenPipeError):  # the reader has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except StoppedError as error:
-        Console(stderr=True).print(f"\n{WORDS[Signals(error.number)]}")
+        errors().print(f"\n{WORDS[Signals(error.number)]}")
         sys.exit(128 + error.number)
     except KeyboardInterrupt:
-        Console(stderr=True).print("\ninterrupted")
+        errors().print("\ninterrupted")
         sys.exit(130)
     except OSError as error:  # a full disk, a name too long
         what = f"{error.filename}: " if error.filename else ""
         _fail(f"{what}{error.strerror or error}")
+    except (MemoryError, RuntimeError) as error:
+        if not is_full(error):
+            raise
+        _fail("memory is full; take less at once or a smaller model, or choose another device")
 
 
 def _fail(sentence: str) -> None:
-    console = Console(stderr=True)
-    words = Text("error: ", "bold red").append(sentence, "not bold default")
-    console.print(words, soft_wrap=not console.is_terminal)  # a file gets one line
+    fail(sentence)
     sys.exit(2)
 
 

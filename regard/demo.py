@@ -5,18 +5,19 @@ on files it never saw, and then completes a few lines of Python.
 """
 
 import os
-import shutil
 import sys
 from pathlib import Path
 
 from rich.console import Console
 from rich.text import Text
 
+from regard.commands.printing import fail, output
 from regard.commands.train import describe, train
 from regard.decoding.settings import Sampling
 from regard.decoding.writing import continued
 from regard.errors import RegardError
-from regard.training import recipes
+from regard.training import lock, recipes
+from regard.training.run_folder import clear, followed, is_ours
 from regard.training.runs import Run, open_run
 from regard.training.setup import plan
 from regard.training.stages import Stages
@@ -34,11 +35,11 @@ NEW_TOKENS = 24
 
 def main(changes: tuple[str, ...] = (), folder: Path = FOLDER) -> None:
     """Train, complete, and say what to try next; `changes` are settings as --set takes them."""
-    console = Console()
+    console = output()
     try:
         run(console, changes, folder)
     except RegardError as error:
-        Console(stderr=True).print(Text("error: ", "bold red").append(str(error), "default"))
+        fail(str(error))
         sys.exit(2)
     except KeyboardInterrupt:
         sys.exit(130)
@@ -49,7 +50,9 @@ def run(console: Console, changes: tuple[str, ...], folder: Path) -> None:
         "A small Transformer learns Python from the standard library's own source.\n", style="bold"
     )
     made = plan(recipes.override(recipes.load(RECIPE), changes), Stages(console))
-    shutil.rmtree(folder, ignore_errors=True)  # an earlier demo's
+    lock.check_free(folder)
+    if is_ours(folder):  # an earlier demo's
+        clear(followed(folder))
     describe(made, folder, console, full=False)
     console.print()
     if train(made, folder, console, hints=False).reason == "interrupted":

@@ -3,11 +3,19 @@
 import difflib
 from collections.abc import Iterable
 
-LISTED = 500  # problems named one by one; absurd settings could make many thousands
+from regard.terminal import BULLET, LISTED
 
 
 class RegardError(Exception):
     """A mistake in the input: what was wrong, where, and what to do. Shown without a traceback."""
+
+
+class UnreadableError(RegardError):
+    """A file that the system did not let us read. It may be whole: it is not to be replaced."""
+
+    def __init__(self, path: object, error: Exception) -> None:
+        reason = getattr(error, "strerror", None) or str(error) or "not enough memory"
+        super().__init__(f"{path} cannot be read: {reason}")
 
 
 class Problems:
@@ -31,9 +39,9 @@ class Problems:
         if len(self.found) == 1:
             raise RegardError(f"{self.subject}: {self.found[0]}")
         if self.found:
-            lines = "".join(f"\n  - {problem}" for problem in self.found[: self.listed])
+            lines = "".join(f"{BULLET}{problem}" for problem in self.found[: self.listed])
             if len(self.found) > self.listed:
-                lines += f"\n  - and {len(self.found) - self.listed} more"
+                lines += f"{BULLET}and {len(self.found) - self.listed:,} more"
             raise RegardError(f"{self.subject}: {len(self.found)} problems{lines}")
 
 

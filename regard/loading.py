@@ -32,7 +32,9 @@ from regard.models.making import usable
 from regard.models.packed import packed
 from regard.models.transformer import Transformer
 from regard.models.word2vec import WordVectors
+from regard.storage import former_files, strange_files
 from regard.text.tokenizer import Tokenizer
+from regard.training.checkpoints import PLACE
 from regard.training.runs import Run, is_run, open_run
 
 USUAL = Sampling()
@@ -50,6 +52,7 @@ class Model:
     extra: Mapping[str, Any] = field(default_factory=dict)  # `save` keeps its token ids
     tokenizer: Tokenizer | None = None  # of a run: of its text, or of the target of pairs
     source_tokenizer: Tokenizer | None = None  # of a run on pairs; often the same one
+    origin: Path | None = None  # the Hugging Face folder that it was loaded from
 
     @property
     def config(self) -> Config:
@@ -324,7 +327,7 @@ def load(
             "config.json); name one of these"
         )
     else:
-        model = Model(*load_folder(folder, usable(device), dtype))
+        model = Model(*load_folder(folder, usable(device), dtype), origin=folder.resolve())
     if int8 and not isinstance(model.module, Transformer):
         raise RegardError(
             f"{folder}: only a Transformer has weights to keep in eight bits; load it without int8"
@@ -374,7 +377,8 @@ def is_folder(path: Path) -> bool:
 def save(model: Model | Transformer, path: str | Path, shard_bytes: int = 5_000_000_000) -> None:
     """Write a model as a Hugging Face folder that `transformers` and `regard.load` read.
 
-    Weights of more than `shard_bytes` are split over several files with an index.
+    Weights of more than `shard_bytes` are split over several files with an index. The folder is
+    new, or holds what `save` wrote before, or it is the one that the model was loaded from.
     """
     model = getattr(model, "_orig_mod", model)  # a compiled module wraps the real one
     if isinstance(model, Transformer):
@@ -387,4 +391,24 @@ def save(model: Model | Transformer, path: str | Path, shard_bytes: int = 5_000_
         raise RegardError("weights that were packed or rounded are not saved; load the model plain")
     if model.module.device.type == "meta":
         raise RegardError("a model on the meta device has no weights to save")
+    try:
+        _check_free(_path(path), model.origin)
+    except OSError as error:
+        raise RegardError(f"cannot write {path}: {error.strerror or error}") from None
     save_folder(model.module, _path(path), model.extra, shard_bytes)
+
+
+def _check_free(folder: Path, origin: Path | None) -> None:
+    """Refuse a folder whose files `save` would write over and did not write."""
+    if not is_folder(folder):
+        return
+    if is_run(folder) or (folder / PLACE).is_file():
+        raise RegardError(f"{folder} is a part of a run, which stays; name another folder")
+    strange, config = strange_files(folder), folder / "config.json"
+    if not strange and config.is_file() and not former_files(folder):
+        strange = [config.name]
+    if strange and folder.resolve() != origin:
+        raise RegardError(
+            f"{folder / strange[0]} would be lost, which regard.save did not write; name another "
+            "folder"
+        )

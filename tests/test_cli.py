@@ -7,6 +7,7 @@ import sys
 from dataclasses import replace
 
 import pytest
+import torch
 
 import regard
 from regard.cli import COMMANDS, main
@@ -153,3 +154,18 @@ def test_the_installed_module_runs_and_takes_no_memory_for_eight_billion_paramet
     )
     assert done.returncode == 0, done.stderr
     assert "8,030,261,248" in done.stdout
+
+
+def test_full_memory_is_one_sentence_and_another_error_of_torch_is_not_hidden(capsys, monkeypatch):
+    def fails(error):
+        def run(self, console):
+            raise error
+
+        monkeypatch.setattr(COMMANDS["models"], "run", run)
+        main(["models"])
+
+    with pytest.raises(SystemExit):
+        fails(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."))
+    assert capsys.readouterr().err.startswith("error: memory is full; ")
+    with pytest.raises(RuntimeError, match="shapes"):
+        fails(RuntimeError("shapes cannot be multiplied"))

@@ -33,11 +33,11 @@ from regard.inspection.alignment import (
     watched_pair,
 )
 from regard.inspection.alignment_errors import Gold, Tally, compare, gold_of, read_gold
-from regard.inspection.curves import KINDS
+from regard.inspection.drawing import KINDS
 from regard.inspection.pictures import heat_text, heatmap
 from regard.loading import speaker_of
+from regard.terminal import literal
 from regard.text.damage import mended
-from regard.training.formats import literal
 from regard.training.runs import is_run, open_run, settings_of
 from regard.training.setup import device_for
 

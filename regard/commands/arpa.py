@@ -17,6 +17,7 @@ from regard.interchange.arpa import read_arpa, write_arpa
 from regard.loading import is_folder
 from regard.models.ngram import NGram, NGramConfig, tensors_of
 from regard.storage import building
+from regard.text.sources import expanded
 from regard.text.specials import BOS, EOS, SPECIALS, UNK
 from regard.text.tokenizer import Tokenizer
 from regard.text.vocabulary import Vocabulary
@@ -47,7 +48,7 @@ class Arpa:
     """The file to write (.gz packs it), or the folder of a new run."""
 
     def run(self, console: Console) -> None:
-        source, target = Path(self.source).expanduser(), Path(self.target).expanduser()
+        source, target = expanded(self.source), expanded(self.target)
         said = _exported(source, target) if is_folder(source) else _imported(source, target)
         console.print(Text(said), soft_wrap=True)
 
@@ -56,7 +57,7 @@ def _exported(folder: Path, path: Path) -> str:
     run = open_run(folder)
     if not isinstance(run.module, NGram):
         raise RegardError(f"{folder} is no n-gram model; ARPA holds nothing else")
-    check_writable(path)
+    check_writable(path, replaced=True)
     table = run.module.table
     write_arpa(table, run.tokenizer.vocabulary.tokens, path)
     return f"wrote {path}: {table.counts()}"

@@ -42,7 +42,7 @@ class Calibrate:
             raise RegardError(f"--device must be one of {', '.join(DEVICES)}, not {self.device!r}")
         device = device_for(self.device)
         if self.out:
-            check_writable(Path(self.out))
+            check_writable(Path(self.out), replaced=True)
         else:
             check_place(measured_folder())
         found = calibrate(

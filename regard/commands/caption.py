@@ -19,10 +19,11 @@ from regard.decoding.settings import Beam
 from regard.decoding.speaker import Speaker
 from regard.errors import Problems, RegardError
 from regard.inspection.caption_pictures import draw_caption, words_seen
-from regard.inspection.curves import KINDS
+from regard.inspection.drawing import KINDS
 from regard.loading import speaker_of
 from regard.models.caption_config import CaptionConfig
-from regard.training.formats import literal
+from regard.terminal import literal
+from regard.text.sources import expanded
 from regard.training.runs import open_run
 from regard.training.setup import device_for
 
@@ -100,7 +101,7 @@ class CaptionPictures:
         problems.require(bool(self.images), "name a picture, or a folder of them")
         found: list[Path] = []
         for given in self.images:
-            path = Path(given).expanduser()
+            path = expanded(given)
             if path.is_dir():
                 inside = sorted(filter(_is_picture, path.iterdir()))
                 problems.require(bool(inside), f"{path} has no PNG or JPEG in it")

@@ -4,23 +4,26 @@ import glob
 import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from regard.commands.names import check_place
-from regard.errors import RegardError
+from regard.commands.names import check_place, check_spelling
+from regard.errors import RegardError, UnreadableError
 from regard.text.tokenizer import Tokenizer
 from regard.training import lock, runs
+from regard.training.checkpoints import FOLDER as CHECKPOINTS
 from regard.training.lock import LOCK
 from regard.training.processes import Processes
 from regard.training.resuming import Begun, agreed, begun
+from regard.training.run_folder import check_links, is_ours
 from regard.training.settings import Settings
 from regard.training.setup import Plan, plan
 from regard.training.stages import Stages
 from regard.training.states import state
 
-LEFT = re.compile(r"\.lock|(source_)?tokenizer\.json|\..+\.(partial|aside)")
+TOKENIZERS = re.compile(r"(source_)?tokenizer\.json")
+UNFINISHED = re.compile(r"\..+\.(partial|aside)")
 
 
 def planned(
@@ -30,13 +33,16 @@ def planned(
     processes: Processes,
     dry: bool,
     known: Sequence[Tokenizer] = (),
+    named: Collection[str] = (),
 ) -> tuple[Plan | None, Path]:
     """The plan of a new run or of the rest of one, and its folder; no plan if all is done.
 
-    A new run named by `out` takes the tokenizers that are `known`, if there are any.
+    A new run named by `out` takes the tokenizers that are `known`, if there are any. `named`:
+    settings that were given, though their values may be the usual ones.
     """
     if out:
         folder = Path(out)
+        check_spelling(folder)
         run = begun(folder)
         if run is None and not dry:
             check_free(folder)
@@ -44,7 +50,8 @@ def planned(
             return shared_plan(settings, stages, processes, known), folder
         if not dry:
             lock.check_free(folder)
-        settings = agreed(run, settings)
+            check_links(folder)
+        settings = agreed(run, settings, named)
         if is_finished(run, settings):
             return None, folder
         return shared_plan(settings, stages, processes, runs.tokenizers_of(folder)), folder
@@ -56,7 +63,7 @@ def planned(
     run = begun(folder)
     assert run is not None
     known = runs.tokenizers_of(folder)
-    return shared_plan(agreed(run, settings), stages, processes, known), folder
+    return shared_plan(agreed(run, settings, named), stages, processes, known), folder
 
 
 def shared_plan(
@@ -87,8 +94,11 @@ def _goes_on(folder: Path | None, made: Plan, settings: Settings) -> bool:
         run = begun(folder) if folder else None
         if run is None or lock.holder(run.folder):
             return False
+        check_links(run.folder)
         runs.check_data(run.folder, made.digest)
         agreed(run, settings)
+    except UnreadableError:  # it may be this one
+        raise
     except RegardError:  # it is damaged, or another run
         return False
     return not _has_ended(run)  # more steps for that one are asked for by its name
@@ -104,22 +114,32 @@ def _has_ended(run: Begun) -> bool:
 
 
 def check_free(folder: Path) -> None:
-    """Whether a run can be written there; said before minutes of reading."""
+    """Refuse a folder with anything of somebody else's in it, before minutes of reading."""
     lock.check_free(folder)
-    taken = os.path.lexists(folder) and (not folder.is_dir() or not _is_left(folder))
-    if taken and (folder / "checkpoints").is_dir() and not runs.is_run(folder):
+    check_links(folder)
+    if not _is_taken(folder) or is_ours(folder):
+        check_place(folder)
+    elif runs.is_run(folder):
+        raise RegardError(
+            f"{folder / runs.RUN} is not what training wrote, and would be lost; choose another "
+            "--out"
+        )
+    elif (folder / CHECKPOINTS).is_dir():
         raise RegardError(
             f"{folder} is a run without its run.toml; put that back, or choose another --out"
         )
-    if taken and not runs.is_run(folder):
+    else:
         raise RegardError(f"{folder} is already there; choose another --out, or remove it")
-    check_place(folder)
+
+
+def _is_taken(folder: Path) -> bool:
+    return os.path.lexists(folder) and not (folder.is_dir() and _is_left(folder))
 
 
 def _is_left(folder: Path) -> bool:
     """Whether a folder holds nothing, or what a run left that was killed before its run.toml."""
-    names = {path.name for path in folder.iterdir()}
-    return not names or (LOCK in names and all(LEFT.fullmatch(name) for name in names))
+    names = {path.name for path in folder.iterdir() if not UNFINISHED.fullmatch(path.name)}
+    return not names or (LOCK in names and all(map(TOKENIZERS.fullmatch, names - {LOCK})))
 
 
 def named_after(made: Plan, streamed: bool = False) -> tuple[Path | None, Path]:
@@ -128,7 +148,7 @@ def named_after(made: Plan, streamed: bool = False) -> tuple[Path | None, Path]:
     stems = [_stem(Path(given)) for given in data.train[: 2 if data.pairs else 1]]
     name = "stdin" if streamed else "-".join(dict.fromkeys(stems))
     last, folder, number = None, Path("runs") / name, 1
-    while folder.exists():
+    while os.path.lexists(folder):  # a link that leads nowhere is somebody's too
         number += 1
         last, folder = folder, Path("runs") / f"{name}-{number}"
     return last, folder

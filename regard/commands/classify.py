@@ -11,6 +11,7 @@ from rich.console import Console
 
 from regard.commands.given import check_texts, given_texts, one_line
 from regard.commands.printing import note, put
+from regard.decoding.sampling import check_numbers
 from regard.decoding.speaker import Speaker
 from regard.errors import RegardError
 from regard.loading import speaker_of
@@ -83,6 +84,7 @@ def labelled(speaks: Speaker, rows: list[list[int]]) -> list[list[tuple[str, flo
     """For each text's ids all labels with their probabilities, the most probable first."""
     assert speaks.tokenizer is not None
     logits = speaks.encode(rows).values[:, 0, len(SPECIALS) :]  # (texts, labels)
+    check_numbers(logits.amax(-1))
     shares = logits.double().softmax(-1).cpu()
     names = [speaks.tokenizer.decode([i]) for i in range(len(SPECIALS), len(speaks.tokenizer))]
     values, order = torch.sort(shares, dim=-1, descending=True, stable=True)

@@ -15,8 +15,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from regard.commands.comparing import NOTES, Comparing, Wanted
+from regard.commands.comparing import MEASURED, NOTES, Comparing, Wanted, models_in
 from regard.commands.names import check_place, lasting
+from regard.commands.printing import errors
 from regard.commands.train import UNSAID, Train
 from regard.comparison.contestants import USUAL, chosen, shared
 from regard.comparison.page import page
@@ -106,7 +107,7 @@ class Compare:
 
     def run(self, console: Console) -> None:
         wanted = self.wanted()
-        told = Console(stderr=True) if self.json else console
+        told = errors() if self.json else console
         with listening() as stop:
             try:
                 comparison = Comparing.begin(wanted, told, stop).run()
@@ -218,12 +219,19 @@ def _check_ours(out: Path) -> None:
     """A report that no comparison wrote is not written over."""
     if out.exists() and not out.is_dir():
         raise RegardError(f"{out} is no folder; choose another --out")
-    there = [name for name in (REPORT, FIGURES) if os.path.lexists(out / name)]
+    there = [name for name in (REPORT, FIGURES, MEASURED) if os.path.lexists(out / name)]
     if there and not (out / NOTES).exists():
         raise RegardError(
             f"{out / there[0]} is there, but {NOTES} is not: no comparison wrote it; choose "
             "another --out"
         )
+    if os.path.islink(out / MEASURED):
+        raise RegardError(
+            f"{out / MEASURED} is a link, and figures would be written to where it leads; put what "
+            "it leads to in its place, or choose another --out"
+        )
+    if os.path.lexists(out / NOTES):
+        models_in(out / NOTES)
 
 
 def _stem(names: Names) -> str:

@@ -29,6 +29,7 @@ from regard.data.buckets import Buckets
 from regard.data.stream import Stream
 from regard.errors import Problems, RegardError
 from regard.storage import make_folder, read_json, write_json
+from regard.terminal import message
 from regard.training.deciding import Plan
 from regard.training.formats import duration
 from regard.training.processes import ALONE
@@ -39,7 +40,7 @@ from regard.training.setup import device_for, plan
 from regard.training.signals import Stop, StoppedError
 from regard.training.stages import Stages
 
-NOTES = "compare.json"
+NOTES, MEASURED = "compare.json", "measured"
 DATA = "compare.data"  # what the data hold, among what was asked
 
 
@@ -112,7 +113,7 @@ class Comparing:
     def _decide(self) -> None:
         """Steps for each model, as they were decided before or by how long a step takes now."""
         path = self.wanted.out / NOTES
-        before = _models_in(path) if path.exists() else {}
+        before = models_in(path) if path.exists() else {}
         self._check(before)
         for place, one in enumerate(self.contestants):
             told = before.get(one.name, {})
@@ -217,10 +218,10 @@ class Comparing:
         return self.wanted.out / "runs" / f"{one.name}-{seed}"
 
     def _path(self, one: Contestant, seed: int, name: str) -> Path:
-        return self.wanted.out / "measured" / f"{one.name}-{seed}" / f"{name}.json"
+        return self.wanted.out / MEASURED / f"{one.name}-{seed}" / f"{name}.json"
 
     def _say(self, sentence: str, style: str = "bold") -> None:
-        self.console.print(Text(sentence, style), soft_wrap=True)
+        self.console.print(Text(message(sentence), style), soft_wrap=True)
 
     # All together
 
@@ -293,12 +294,17 @@ class Comparing:
         }
 
 
-def _models_in(path: Path) -> dict[str, Any]:
+def models_in(path: Path) -> dict[str, Any]:
     """What was decided for each model before."""
-    models = read_json(path).get("models")
-    if not isinstance(models, dict) or not all(isinstance(m, dict) for m in models.values()):
+    found = read_json(path)
+    models = found.pop("models", None)
+    if found or not isinstance(models, dict) or not all(map(_is_noted, models.values())):
         raise RegardError(f"{path} is damaged or not ours; put it back, or choose another --out")
     return models
+
+
+def _is_noted(model: Any) -> bool:
+    return isinstance(model, dict) and isinstance(model.get("asked"), dict)
 
 
 def _contexts(contestants: Sequence[Contestant], survey: Plan) -> list[int]:

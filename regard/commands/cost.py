@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from regard.commands.names import check_writable
 from regard.commands.priced import PricedJob, job_of
 from regard.cost import lookups
 from regard.cost.device import Device, device_named
@@ -89,6 +90,8 @@ class Cost:
 
     def run(self, console: Console) -> None:
         self._check()
+        if self.plot:
+            check_writable(Path(self.plot))
         if self.table:
             print(markdown(sections()), end="")
             return

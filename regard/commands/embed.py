@@ -85,7 +85,7 @@ def _check_out(path: Path, read: str) -> None:
     """Say before the work that a file cannot be written, nor what is `read` be written over."""
     if path.suffix.lower() not in SUFFIXES:
         raise RegardError(f"--out must end in {', '.join(SUFFIXES)}, but is {path}")
-    check_writable(path, read)
+    check_writable(path, read, replaced=True)
 
 
 def write(path: Path, texts: Sequence[str], vectors: Vectors) -> None:

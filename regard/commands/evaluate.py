@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from regard.commands.names import check_writable, option, readable
+from regard.commands.printing import as_note, errors
 from regard.data import tasks
 from regard.data.buckets import Buckets
 from regard.data.captions import CaptionTexts, encode_firsts, gather_captions
@@ -56,7 +57,7 @@ from regard.training.evaluation import (
 from regard.training.images import SCENES, decodable, images_of, kept_scenes
 from regard.training.objectives import Objective, objective_for
 from regard.training.precision import Precision
-from regard.training.runs import Run, check_data, open_run
+from regard.training.runs import RUN, Run, check_data, open_run
 from regard.training.setup import device_for, pairs_of, stream, unknown_in_pairs
 
 Names = tuple[str, ...]
@@ -120,9 +121,9 @@ class Evaluate:
         if plain is not None:
             how = f"{scores.rules}; int8 weights: {change(plain, scores)}"
             scores = replace(scores, rules=how, plain_perplexity=plain.perplexity)
-        notes = Console(stderr=True) if self.json else console
+        notes = errors() if self.json else console
         for warning in warnings:
-            notes.print(Text(f"note: {warning}", "yellow"), soft_wrap=self.json)
+            notes.print(as_note(warning), soft_wrap=self.json)
         if self.json:
             print(json.dumps(figures(scores), allow_nan=False))
         else:
@@ -267,6 +268,10 @@ def evaluate_text(
 ) -> tuple[Scores, list[str]]:
     """A run's figures over all of some text, or over what it held out."""
     writer, data, context = run.writer, run.settings.data, run.settings.training.context
+    if not context:  # 0 leaves it open, and a run.toml is written when all is decided
+        raise RegardError(
+            f"{run.folder / RUN}: [training] context must be at least 1; put back what was written"
+        )
     own = not given or list(given) == ["python"]
     if own:
         texts = gather(given or data.train, () if given else data.valid, data.held_out)

@@ -15,8 +15,9 @@ from regard.commands.printing import note_unknown, put
 from regard.decoding.filling import Filling, filled
 from regard.errors import RegardError
 from regard.loading import speaker_of
+from regard.terminal import literal
 from regard.text.tokenizer import Tokenizer
-from regard.training.formats import literal, percent
+from regard.training.formats import percent
 from regard.training.runs import open_run
 from regard.training.setup import device_for
 

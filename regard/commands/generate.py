@@ -13,7 +13,7 @@ import tyro
 from rich.console import Console
 
 from regard.commands.names import STREAM, check_writable, option, standard_input
-from regard.commands.printing import finite, note, note_unknown, put
+from regard.commands.printing import finite, line_of_its_own, note, note_unknown, put
 from regard.commands.trees import tree_file, tree_line
 from regard.decoding.continuing import MOST_TEXTS, Continuation, Piece, Written
 from regard.decoding.settings import SEEDS, Beam, Sampling
@@ -238,9 +238,10 @@ class Generate:
         for index, pieces in enumerate(in_turn(stream, self.n)):
             put(("---\n" if index else "") + shown)
             end = None
-            for piece in pieces:
-                put(piece.text)
-                end = piece.end
+            with line_of_its_own():
+                for piece in pieces:
+                    put(piece.text)
+                    end = piece.end
             put("\n")
             if end == "room":
                 note(FULL)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from regard.commands.printing import note
 from regard.errors import RegardError
-from regard.storage import cache_folder
-from regard.text.sources import check_text, spool
+from regard.storage import cache_folder, replaceable, size
+from regard.text.sources import DOCUMENT, check_text, expanded, spool
 from regard.training.checkpoints import FOLDER as CHECKPOINTS
 from regard.training.lock import LOCK
 from regard.training.log import LOG
@@ -33,7 +33,12 @@ def standard_input() -> str:
     lone surrogates."""
     if sys.stdin.isatty():
         note("type a text; Ctrl-D ends it")
-    read = sys.stdin.buffer.read()
+    read = sys.stdin.buffer.read(DOCUMENT + 1)
+    if len(read) > DOCUMENT:
+        raise RegardError(
+            f"standard input is longer than {size(DOCUMENT)}, the most that one text may have; "
+            "give a part of it"
+        )
     if not read:
         raise RegardError("there is no text in standard input")
     check_text(read, "standard input")
@@ -62,21 +67,24 @@ def lasting(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def _absolute(name: str) -> str:
-    path = Path(name).expanduser()
+    path = expanded(name)
     if glob.has_magic(name) and not path.is_absolute() and not path.exists():
         return str(Path(glob.escape(str(Path.cwd()))) / path)  # a folder's own brackets are no sign
     return str(path.absolute())
 
 
-def check_writable(path: Path, *read: str) -> None:
+def check_writable(path: Path, *read: str, replaced: bool = False) -> None:
     """Say that no file can be written at `path` before the work, not behind it.
 
-    Nor can one that is `read` in the work, by its name or as standard input.
+    Nor can one that is `read` in the work, by its name or as standard input. What is `replaced`,
+    and not written into, must not be a device.
     """
     if os.path.isdir(path):
         raise RegardError(f"{path} is a folder; name a file to write to")
     if any(_same(path, name) for name in read):
         raise RegardError(f"{path} is read here, and would be lost; name another file to write to")
+    if replaced and not replaceable(path):
+        raise RegardError(f"{path} is a device; name a file to write to")
     if run := _run_of(path):
         raise RegardError(f"{path} is a part of the run {run}; name another file to write to")
     check_place(path)
@@ -109,12 +117,21 @@ def _same(path: Path, name: str) -> bool:
 
 
 def _is_file(there: os.stat_result, name: str) -> bool:
-    given = os.fstat(sys.stdin.fileno()) if name == STREAM else Path(name).expanduser().stat()
+    given = os.fstat(sys.stdin.fileno()) if name == STREAM else expanded(name).stat()
     return stat.S_ISREG(there.st_mode) and os.path.samestat(there, given)
+
+
+def check_spelling(path: Path) -> None:
+    """Refuse a name that is not UTF-8: the library that reads weights cannot be given it."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        raise RegardError(f"cannot write {path}: its name is not UTF-8; choose another") from None
 
 
 def check_place(path: Path) -> None:
     """The same for what may be a file or a folder to be filled."""
+    check_spelling(path)
     near = next(place for place in (path, *path.absolute().parents) if os.path.lexists(place))
     if near == path:
         good = os.access(path, os.W_OK)

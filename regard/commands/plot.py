@@ -8,6 +8,7 @@ import tyro
 from rich.console import Console
 from rich.text import Text
 
+from regard.commands.names import check_writable
 from regard.errors import Problems, RegardError
 from regard.inspection import through_time
 from regard.inspection.curves import plot
@@ -52,6 +53,7 @@ class Plot:
             raise RegardError(f"--through-time is drawn by step; leave out --by {self.by}")
         folders = [Path(run) for run in self.runs]
         out = self.out or ("through-time.png" if self.through_time else "curves.png")
+        check_writable(Path(out))
         if self.through_time:
             through_time.plot(folders, Path(out))
         else:

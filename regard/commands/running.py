@@ -24,7 +24,7 @@ from regard.models.families import Model, build
 from regard.models.ngram import NGram
 from regard.models.recurrent import Recurrent
 from regard.models.word2vec import WordVectors
-from regard.storage import discard, sweep
+from regard.storage import sweep
 from regard.training import runs
 from regard.training.captioning import free_rules, freely
 from regard.training.checkpoints import Checkpoint, Place, sound, stored_steps
@@ -37,10 +37,11 @@ from regard.training.loop import Loop
 from regard.training.processes import ALONE, Processes
 from regard.training.resuming import begun, check_begun, check_place, to_go_on_from
 from regard.training.room import enough
+from regard.training.run_folder import check_links, clear, followed
 from regard.training.samples import sampler
 from regard.training.setup import Plan
 from regard.training.signals import Stop, StoppedError
-from regard.training.tensorboard import TensorBoard
+from regard.training.tensorboard import TENSORBOARD, TensorBoard
 from regard.training.through_time import recorder
 from regard.training.throughput import NO_PEAK, Products, peak
 from regard.training.view import view
@@ -62,13 +63,16 @@ def carry_out(
     """
     if made.unfit:
         raise RegardError(made.unfit)
+    folder = followed(folder)
+    check_links(folder)
     run = begun(folder) if processes.first else None
     if processes.first and run is None:
         check_free(folder)
     if processes.first:
         sweep(folder.parent)
     there = folder.is_dir()
-    with _alone(folder, processes), _kept_if_begun(folder, there, processes) as loops:
+    lock = Lock(folder)
+    with _alone(lock, processes), _kept_if_begun(lock, there, processes) as loops:
         average = bool(made.settings.training.average)
         found, notes = _found(folder, processes, average)
         about = _about(made, processes)
@@ -80,6 +84,7 @@ def carry_out(
         if run:  # before run.toml has more steps than the run whose end the log tells
             Log(folder, start.log).close()
         if processes.first:
+            lock.check()
             tokenizers = list(made.tokenizers)
             runs.write_run(folder, made.settings, made.config, tokenizers, made.digest, asked)
         torch.manual_seed(made.settings.training.seed)
@@ -99,6 +104,7 @@ def carry_out(
                 stop=stop or Stop(),
                 about=about,
                 found=found,
+                lock=lock if processes.first else lock.seen(),
             )
             _tell_start(job, made, start, notes, again=run is not None)
             told = foretold(made, processes.count) if processes.first else None
@@ -148,6 +154,8 @@ def _trained(loop: Trainer, made: Plan, told: Foretold | None) -> tuple[Outcome,
     with loop.job.stop.noted():
         weights = loop.final()
         if outcome.step and loop.processes.first:
+            if loop.job.lock is not None:
+                loop.job.lock.check()
             runs.write_weights(loop.job.folder, weights)
             try:
                 with loop.job.stop.at_once():
@@ -193,8 +201,8 @@ def told_by_one(processes: Processes) -> Iterator[None]:
         raise error from None
 
 
-def _alone(folder: Path, processes: Processes) -> AbstractContextManager[Any]:
-    return Lock(folder) if processes.first else nullcontext()
+def _alone(lock: Lock, processes: Processes) -> AbstractContextManager[Any]:
+    return lock if processes.first else nullcontext()
 
 
 def _found(folder: Path, processes: Processes, average: bool) -> tuple[list[Checkpoint], list[str]]:
@@ -212,23 +220,26 @@ def _found(folder: Path, processes: Processes, average: bool) -> tuple[list[Chec
 
 
 @contextmanager
-def _kept_if_begun(folder: Path, there: bool, processes: Processes) -> Iterator[list[Trainer]]:
-    """A new folder goes again if no step of the loop was done: the next try finds it free."""
+def _kept_if_begun(lock: Lock, there: bool, processes: Processes) -> Iterator[list[Trainer]]:
+    """What a run wrote goes again if no step of its loop was done: the next try finds it free."""
+    folder = lock.folder
     new = not runs.is_run(folder)
     loops: list[Trainer] = []
     try:
         yield loops
     finally:
-        if new and processes.first and not any(loop.done for loop in loops):
-            discard(folder)
-            if there:
-                folder.mkdir()
+        started = any(loop.done for loop in loops)
+        if new and processes.first and not started and lock.is_ours:
+            clear(folder)
+            if not there:
+                with suppress(OSError):  # somebody put something into it
+                    folder.rmdir()
 
 
 def _listening(made: Plan, folder: Path, console: Console, start: Place) -> Iterator[Sink]:
     yield Log(folder, start.log)  # what was logged behind the checkpoint will be logged again
     if made.settings.training.tensorboard:
-        yield TensorBoard(folder / "tensorboard", start.step)
+        yield TensorBoard(folder / TENSORBOARD, start.step)
     yield view(console, made.settings.training.log_every)  # the last one, which may be gone
 
 

@@ -18,7 +18,8 @@ from rich.table import Table
 from rich.text import Text
 
 from regard.errors import Problems
-from regard.training.formats import decimals, duration, literal, size
+from regard.terminal import literal
+from regard.training.formats import decimals, duration, size
 from regard.training.states import State, Word, states
 
 USUAL = "runs"

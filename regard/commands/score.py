@@ -2,7 +2,6 @@
 
 import json
 import math
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,9 +9,10 @@ from typing import Annotated, Any
 
 import tyro
 from rich.console import Console
+from rich.text import Text
 
 from regard.commands.given import check_texts, given_texts, one_line
-from regard.commands.printing import finite, note_unknown, put
+from regard.commands.printing import errors, finite, note_unknown, put
 from regard.data.pairs import Pair, read_pairs
 from regard.decoding import scoring
 from regard.decoding.speaker import Speaker
@@ -138,4 +138,4 @@ def _note_sums(scores: Sequence[scoring.Score]) -> None:
     note_unknown(sum(score.unknown for score in scores), f"the {tokens:,} tokens")
     mean = scoring.perplexity(total, tokens)
     said = f"total {total:.4f} nats, {tokens:,} tokens, perplexity {mean:,.2f} per token"
-    print(said, file=sys.stderr)
+    errors().print(Text(said), soft_wrap=True)

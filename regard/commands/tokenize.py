@@ -1,14 +1,18 @@
 """`regard tokenize` and `regard tokenizer`: how a text is cut, and learning how."""
 
+import os
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
+import numpy as np
 import tyro
 from rich.console import Console
 from rich.text import Text
 
 from regard.commands.names import STREAM, check_writable, readable, standard_input
+from regard.commands.printing import as_note, note
 from regard.data.texts import gather
 from regard.errors import RegardError
 from regard.loading import is_folder
@@ -48,25 +52,48 @@ class Tokenize:
     """Print the ids too."""
 
     def run(self, console: Console) -> None:
-        text = _text(self.text)
-        tokenizer = _tokenizer(self.how, text)
-        ids = tokenizer.encode(text)
-        shown = ids[:SHOWN].tolist()
-        console.print(_line(tokenizer.pieces(shown), _coloured(console)), soft_wrap=True)
+        read = _text(self.text)
+        tokenizer = _tokenizer(self.how, read)
+        found = _counted(tokenizer, read())
+        console.print(_line(tokenizer.pieces(found.first), _coloured(console)), soft_wrap=True)
         if self.ids:
-            console.print(Text(" ".join(map(str, shown))), soft_wrap=True)
-        if len(ids) > SHOWN:
-            console.print(Text(f"… and {len(ids) - SHOWN:,} more", "dim"))
-        size = len(escaped(text))
-        per = f"{size / len(ids):.2f} bytes a token" if len(ids) else "nothing to cut"
+            console.print(Text(" ".join(map(str, found.first))), soft_wrap=True)
+        if found.tokens > SHOWN:
+            console.print(Text(f"… and {found.tokens - SHOWN:,} more", "dim"))
+        per = f"{found.size / found.tokens:.2f} bytes a token" if found.tokens else "nothing to cut"
         console.print(
             Text(
-                f"\n{len(ids):,} tokens, {len(set(ids.tolist())):,} distinct, of {size:,} bytes "
+                f"\n{found.tokens:,} tokens, {found.distinct:,} distinct, of {found.size:,} bytes "
                 f"({per}); {tokenizer.kind}, {len(tokenizer):,} in the vocabulary"
             )
         )
-        if unknown := tokenizer.unknown(ids):
-            console.print(Text(f"{unknown:,} unknown", "yellow"))
+        if found.unknown:
+            console.print(Text(f"{found.unknown:,} unknown", "yellow"))
+
+
+@dataclass
+class _Counts:
+    """What a text is cut into."""
+
+    first: list[int]  # ids, SHOWN at most
+    tokens: int = 0
+    distinct: int = 0
+    unknown: int = 0
+    size: int = 0  # bytes
+
+
+def _counted(tokenizer: Tokenizer, texts: Iterable[str]) -> _Counts:
+    """The tokens of a text that is given in parts, counted."""
+    found, seen = _Counts([]), np.zeros(len(tokenizer), bool)
+    for text in texts:
+        ids = tokenizer.encode(text)
+        found.first += ids[: SHOWN - len(found.first)].tolist()
+        found.tokens += len(ids)
+        found.unknown += tokenizer.unknown(ids)
+        found.size += len(escaped(text))
+        seen[ids] = True
+    found.distinct = int(seen.sum())
+    return found
 
 
 def _coloured(console: Console) -> bool:
@@ -84,26 +111,27 @@ def _line(shown: list[str], coloured: bool) -> Text:
     return line
 
 
-def _text(given: str) -> str:
+def _text(given: str) -> Callable[[], Iterable[str]]:
+    """Reads the text, of a file in parts, as often as it is called."""
     if given == STREAM:
-        return standard_input()
+        whole = standard_input()
+        return lambda: [whole]
     try:
         there = Path(given).is_file()
     except (OSError, ValueError):  # too long for a name: surely a text
         there = False
     if there:
         (path,) = find([given]).files
-        return "".join(text for text, _ in pieces(path))
+        return lambda: (text for text, _ in pieces(path))
     if len(given.split()) == 1 and ("/" in given or Path(given).suffix[1:].isalpha()):
-        words = Text(f"note: there is no file {given}; it is taken as the text itself", "yellow")
-        Console(stderr=True).print(words, soft_wrap=True)
-    return given
+        note(f"there is no file {given}; it is taken as the text itself")
+    return lambda: [given]
 
 
-def _tokenizer(how: str, text: str) -> Tokenizer:
+def _tokenizer(how: str, read: Callable[[], Iterable[str]]) -> Tokenizer:
     if how in KINDS:
         kind = next(kind for kind in KINDS if kind == how)
-        return learn(kind, [text], vocabulary_for(kind, len(text)))
+        return learn(kind, read(), vocabulary_for(kind, sum(map(len, read()))))
     path = Path(how) / TOKENIZER if is_folder(Path(how)) else Path(how)
     if not path.is_file():
         raise RegardError(f"{how} is no run, no {TOKENIZER} and none of {', '.join(KINDS)}")
@@ -123,7 +151,12 @@ class LearnTokenizer:
         tyro.conf.arg(metavar="DATA…", help_behavior_hint="(required)"),
     ] = ()
     """Files, folders, globs (.gz and .jsonl too), - for standard input, or `python`."""
-    out: Annotated[str, tyro.conf.arg(aliases=["-o"], metavar="FILE")] = "tokenizer.json"
+    out: Annotated[
+        str,
+        tyro.conf.arg(
+            aliases=["-o"], metavar="FILE", help_behavior_hint=f"(default: {TOKENIZER}, if new)"
+        ),
+    ] = ""
     """Where to write it."""
     kind: Literal["bpe", "byte", "char", "word"] = "bpe"
     """How text is cut."""
@@ -135,7 +168,10 @@ class LearnTokenizer:
     def run(self, console: Console) -> None:
         if not self.data:
             raise RegardError("name some text to learn from: files, folders, globs, or -")
-        check_writable(Path(self.out), *self.data)
+        out = Path(self.out or TOKENIZER)
+        check_writable(out, *self.data, replaced=True)
+        if not self.out and os.path.lexists(out):  # that one may have come with somebody's model
+            raise RegardError(f"{out} is already there; name it with --out to replace it")
         stages = Stages(console)
         with stages.stage("reading") as progress:
             texts = gather(readable(self.data), held_out=0.0, progress=progress)
@@ -144,11 +180,11 @@ class LearnTokenizer:
         with stages.stage(f"learning {self.kind} tokens", min(size, LEARN_FROM)) as progress:
             found = learn(self.kind, texts.texts("train", LEARN_FROM), vocabulary, progress)
         try:
-            found.save(Path(self.out))
+            found.save(out)
         except OSError as error:
-            raise RegardError(f"cannot write {self.out}: {error.strerror or error}") from None
+            raise RegardError(f"cannot write {out}: {error.strerror or error}") from None
         for warning in texts.warnings:
-            console.print(Text(f"note: {warning}", "yellow"))
+            console.print(as_note(warning))
         console.print(
-            Text(f"wrote {self.out}: {found.kind}, {len(found):,} tokens from {size:,} characters")
+            Text(f"wrote {out}: {found.kind}, {len(found):,} tokens from {size:,} characters")
         )

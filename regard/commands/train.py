@@ -20,6 +20,7 @@ from regard.commands.cost import show as show_cost
 from regard.commands.evaluate import show
 from regard.commands.foretelling import dry_report
 from regard.commands.names import lasting
+from regard.commands.printing import Output, as_note
 from regard.commands.recipes import toml
 from regard.commands.running import carry_out, told_by_one
 from regard.data.buckets import Buckets
@@ -28,6 +29,7 @@ from regard.errors import Problems, RegardError
 from regard.models.families import OTHERS, Config, build
 from regard.models.ngram import NGramConfig
 from regard.models.word2vec import Word2VecConfig
+from regard.terminal import cut, in_one_line
 from regard.training import recipes
 from regard.training.images import SCENES
 from regard.training.job import Outcome
@@ -41,6 +43,7 @@ from regard.training.states import state
 
 Names = tuple[str, ...]
 RANK = 300  # of a word that is neither very frequent nor rare
+SOURCE = 120  # characters of a source in a hint
 UNSAID = -(1 << 62)  # a number that nobody gives
 
 
@@ -118,7 +121,7 @@ class Train:
             kind = device_for(settings.training.device).type
             with joined(kind) as processes, told_by_one(processes):
                 if not processes.first:
-                    console = Console(quiet=True)
+                    console = Output(quiet=True)
                 reason = self._carried_out(settings, console, stop, processes)
         if reason == "interrupted":
             sys.exit(stop.code)
@@ -128,7 +131,8 @@ class Train:
     ) -> str:
         """Train what is asked for, or go on with it; why it ended."""
         stages = Stages(console)
-        made, folder = planned(settings, self.out, stages, processes, self.dry_run)
+        named = [change.partition("=")[0].strip() for change in chain(*self.set)]
+        made, folder = planned(settings, self.out, stages, processes, self.dry_run, named=named)
         if made is None:
             _show_finished(folder, console)
             return "finished"
@@ -237,7 +241,7 @@ def describe(made: Plan, folder: Path, console: Console, full: bool) -> None:
             console.print("")
             show_cost(made.settings.model.preset, *priced, console)
         for warning in filter(None, (made.unfit, *made.warnings)):
-            console.print(Text(f"note: {warning}", "yellow"))
+            console.print(as_note(warning))
         for name, values in made.settings.tables().items():
             console.print(Text(f"\n[{name}]", "bold"))
             for key, value in values.items():
@@ -321,14 +325,16 @@ def _show_next(made: Plan, folder: Path, console: Console) -> None:
     }.get(made.objective.name, "")
     if isinstance(made.feed, Buckets):
         texts = made.feed.valid.texts if len(made.feed.valid) else made.feed.train.texts
-        use = f"echo {shlex.quote(texts[0].source)} | regard translate {run}"
+        source = shlex.quote(cut(in_one_line(texts[0].source), SOURCE))
+        use = f"echo {source} | regard translate {run}"
         if made.objective.name == "labels":
-            use = f"regard classify {run} {shlex.quote(texts[0].source)}"
+            use = f"regard classify {run} {source}"
     if isinstance(made.feed, Captions):
         shown = made.feed.valid if len(made.feed.valid) else made.feed.train
         use = f"regard caption {run} {shlex.quote(str(shown.images[0]))} --show"
-    lines = [f"\nnext: {use}", f"      regard plot {run}"]
+    lines = [f"next: {use}", f"      regard plot {run}"]
     if isinstance(made.config, NGramConfig):  # which has no curve
         lines.pop()
+    console.print()
     for line in lines:
-        console.print(Text(line, "dim"), soft_wrap=True)
+        console.print(Text(in_one_line(line), "dim"), soft_wrap=True)

@@ -2,8 +2,6 @@
 
 import json
 import os
-import select
-import stat
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -11,15 +9,15 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, TextIO
+from typing import Annotated, Any, TextIO
 
 import tyro
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from regard.commands.given import check_plain, one_line
+from regard.commands.given import check_plain, in_parts, is_live, one_line
 from regard.commands.names import STREAM, check_printed, check_writable, option
-from regard.commands.printing import note, note_unknown, put
+from regard.commands.printing import errors, note, note_unknown, put
 from regard.commands.trees import tree_file, tree_line
 from regard.decoding.continuing import MOST_TEXTS
 from regard.decoding.ensemble import together
@@ -36,10 +34,7 @@ from regard.decoding.translating import (
 from regard.errors import Problems, RegardError
 from regard.loading import load
 from regard.text import sources
-from regard.text.sources import check_text
 from regard.training.setup import device_for
-
-BLOCK = 1 << 16  # bytes read at a time
 
 
 @dataclass(frozen=True)
@@ -178,7 +173,7 @@ class Translate:
         if self.file != STREAM:
             if os.path.isfile(self.file):
                 check_sources(speaker, sources.lines(Path(self.file)))
-        elif not _is_live(file := sys.stdin.buffer):
+        elif not is_live(file := sys.stdin.buffer):
             begin = file.tell()
             check_sources(speaker, chain(*in_parts(file, self.rows * WINDOW, where)))
             file.seek(begin)
@@ -261,45 +256,6 @@ def pharaoh(one: Translation) -> list[str]:
     return [f"{source}-{target}" for target, source in enumerate(most)]
 
 
-def in_parts(file: BinaryIO, most: int, where: str = "the pipe") -> Iterator[list[str]]:
-    """The lines of a file or pipe in parts: as many as are there, but no more than so many.
-
-    Whoever writes a line and waits gets its translation; whoever writes many gets them sorted.
-    """
-    rest, lines, first, new = b"", [], True, True
-    live = _is_live(file)
-    while block := os.read(file.fileno(), BLOCK) if live else file.read(BLOCK):
-        if new:
-            check_text(block, where)
-            new = False
-        *whole, rest = (rest + block).split(b"\n")
-        lines += whole
-        while lines and (len(lines) >= most or (live and not _ready(file))):
-            yield _decoded(lines[:most], first)
-            lines, first = lines[most:], False
-    lines += [rest] if rest else []
-    for begin in range(0, len(lines), most):
-        yield _decoded(lines[begin : begin + most], first and not begin)
-
-
-def _is_live(file: BinaryIO) -> bool:
-    """Whether someone may be writing to it."""
-    try:
-        return not stat.S_ISREG(os.fstat(file.fileno()).st_mode)
-    except OSError:
-        return False
-
-
-def _ready(file: BinaryIO) -> bool:
-    """Whether more can be read, or its end be seen, without waiting."""
-    return bool(select.select([file], [], [], 0)[0])
-
-
-def _decoded(lines: list[bytes], first: bool) -> list[str]:
-    texts = [line.decode("utf-8", "surrogateescape").removesuffix("\r") for line in lines]
-    return [texts[0].removeprefix("\ufeff"), *texts[1:]] if first else texts
-
-
 def _facts(speaker: Speaker, number: int, found: list[Translation]) -> dict[str, Any]:
     """What was found for one line, as JSON tells it."""
     target, source = speaker.tokenizer, speaker.source_tokenizer
@@ -323,7 +279,7 @@ def _facts(speaker: Speaker, number: int, found: list[Translation]) -> dict[str,
 @contextmanager
 def _progress() -> Iterator[Callable[[list[Translation]], None]]:
     """Lines and tokens a second, on a terminal's standard error."""
-    console = Console(stderr=True)
+    console = errors()
     if not console.is_terminal or sys.stdout.isatty():
         yield lambda best: None
         return

@@ -30,7 +30,7 @@ from regard.interchange.word_vectors import read_vectors, write_vectors
 from regard.loading import is_folder
 from regard.models.network import Network
 from regard.models.word2vec import WordVectors
-from regard.text.sources import find
+from regard.text.sources import expanded, find
 from regard.text.specials import SPECIALS
 from regard.training.runs import open_run
 
@@ -128,8 +128,9 @@ class Words:
         if self.action == "evaluate":
             find(self.words)  # tells what is not there or no text
         if self.action in ("plot", "export"):
-            place = self.out if self.action == "plot" else self.words[0]
-            check_writable(Path(place), self.source)
+            export = self.action == "export"
+            place = Path(self.words[0]).expanduser() if export else Path(self.out)
+            check_writable(place, self.source, replaced=export)
 
     def _nearest(self, table: WordTable, console: Console) -> None:
         self._tell({"word": self.words[0]}, table.nearest(self.words[0], self.count))
@@ -180,7 +181,7 @@ class Words:
 
 def table_of(path: Path) -> WordTable:
     """The words and vectors of a run or of a file."""
-    path = path.expanduser()
+    path = expanded(path)
     if not is_folder(path):
         return read_vectors(path)
     run = open_run(path)

@@ -18,7 +18,7 @@ from regard.comparison.context_use import by_context, by_source, long_sources, p
 from regard.comparison.growth import growth
 from regard.data.pairs import EncodedPairs
 from regard.data.tokens import Tokens
-from regard.errors import RegardError
+from regard.errors import RegardError, UnreadableError
 from regard.loading import speaker_of
 from regard.storage import make_folder, read_json, write_json
 from regard.training import log
@@ -173,7 +173,9 @@ def known(path: Path, key: str) -> Figures | None:
     """The figures in a file, if there are any of this key."""
     try:
         found = read_json(path)
-    except (OSError, ValueError, RegardError):
+    except UnreadableError:
+        raise
+    except (ValueError, RegardError):
         return None
     figures = found.get("figures")
     return figures if found.get("key") == key and isinstance(figures, dict) else None

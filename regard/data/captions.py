@@ -18,8 +18,9 @@ import numpy as np
 from regard.data.images import examined
 from regard.data.texts import Progress, chosen
 from regard.errors import Problems, RegardError
+from regard.storage import parse_line
 from regard.text.damage import broken, canonical, mended
-from regard.text.sources import find, lines, unpacked_name
+from regard.text.sources import expanded, find, lines, unpacked_name
 from regard.text.specials import BOS, EOS
 from regard.text.tokenizer import Tokenizer
 
@@ -143,7 +144,7 @@ def gather_captions(
 
 def _list(given: str | Path) -> Path:
     """The list that is meant: a file, or the only one in a folder, or its `captions`."""
-    path = Path(given).expanduser()
+    path = expanded(given)
     if path.is_file():
         if not _kind(path):
             raise RegardError(f"{path} is no list of captions; give a .jsonl or .tsv file")
@@ -266,7 +267,7 @@ def _columns(text: str) -> _Line | str:
 
 def _object(text: str) -> _Line | str:
     try:
-        found = json.loads(text)
+        found = parse_line(text)
     except (ValueError, RecursionError):
         return f"it is no JSON; a line is {FORM}"
     if not isinstance(found, dict) or ("caption" in found) == ("captions" in found):

@@ -224,6 +224,8 @@ def _orientation(image: ImageFile) -> Any:
 def _damaged(path: Path, error: Exception) -> RegardError:
     if isinstance(error, RegardError):
         return error
-    why = str(getattr(error, "strerror", None) or error or type(error).__name__)
     name = mended(str(path))
+    if isinstance(error, OSError) and error.errno:  # decoders raise others, without a number
+        return RegardError(f"{name} cannot be read ({error.strerror})")
+    why = str(error) or type(error).__name__
     return RegardError(f"{name} is damaged ({why}); fetch it again, or leave it out")

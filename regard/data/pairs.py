@@ -1,7 +1,6 @@
 """Aligned pairs of texts: read, filtered, divided, encoded; nothing is dropped without a count."""
 
 import hashlib
-import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -14,8 +13,9 @@ import numpy as np
 from regard.data import tasks
 from regard.data.texts import Part, chosen
 from regard.errors import Problems, RegardError
+from regard.storage import parse_line
 from regard.text.damage import broken, mended
-from regard.text.sources import find, is_json_lines, lines, unpacked_name
+from regard.text.sources import expanded, find, is_json_lines, lines, unpacked_name
 from regard.text.specials import BOS, EOS
 from regard.text.tokenizer import Tokenizer
 
@@ -148,7 +148,7 @@ def read_pairs(given: Sequence[str | Path]) -> Iterator[Pair]:
 
     What is wrong with the files as a whole is told at once, with their lines when all are read.
     """
-    paths = [Path(path).expanduser() for path in given]
+    paths = [expanded(path) for path in given]
     problems = Problems("pairs")
     for path in paths:
         what = "is a folder" if path.is_dir() else "is no file" if path.exists() else "is not there"
@@ -203,7 +203,7 @@ def _columns(line: str) -> Pair | str:
 
 def _object(line: str) -> Pair | str:
     try:
-        found = json.loads(line)
+        found = parse_line(line)
         pair = Pair(found["source"], found["target"])
     except (ValueError, KeyError, TypeError, RecursionError):
         pair = None

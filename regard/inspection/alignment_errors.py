@@ -10,7 +10,7 @@ from typing import Any
 from regard.data.tasks import Example
 from regard.errors import Problems, RegardError
 from regard.inspection.alignment import Link
-from regard.text.sources import find, lines
+from regard.text.sources import expanded, find, lines
 
 LINK = re.compile(r"([0-9]{1,9})([-?p])([0-9]{1,9})")  # ? and p: possible
 NONE: frozenset[Any] = frozenset()
@@ -93,7 +93,7 @@ def read_gold(
     The source comes first. `sizes` are the units of each pair's source and target. All that is
     wrong is told at once.
     """
-    path = Path(path).expanduser()
+    path = expanded(path)
     if not path.is_file():
         what = "is a folder" if path.is_dir() else "is no file" if path.exists() else "is not there"
         raise RegardError(f"{path} {what}; name a file of links such as 0-0 1?2")

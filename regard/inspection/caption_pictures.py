@@ -2,7 +2,6 @@
 
 import math
 import textwrap
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,8 +12,8 @@ from torch.nn import functional as F
 
 from regard.data.images import Pixels
 from regard.decoding.captioning import Caption
-from regard.errors import RegardError
 from regard.inspection.alignment import unit_spans
+from regard.inspection.drawing import drawing
 from regard.inspection.grounding import token_spans
 from regard.text.tokenizer import Tokenizer
 
@@ -54,41 +53,27 @@ def brightened(image: Pixels, attention: Tensor) -> Tensor:
     return torch.from_numpy(image.copy()).float() / 255 * light
 
 
-def figure_of(image: Pixels, seen: Sequence[tuple[str, Tensor]], text: str = "") -> "Figure":
-    """An image (size, size, 3), and beside it one for each word, light where it looked.
+def draw_caption(
+    image: Pixels, seen: Sequence[tuple[str, Tensor]], path: str | Path, text: str = ""
+) -> "Figure":
+    """Draw an image (size, size, 3), and beside it one for each word, light where it looked.
 
     Attention is scaled so that the largest weight of a word is white; a title tells that weight.
     """
-    from matplotlib.figure import Figure  # a second to import, and only pictures need it
-
     rows = -(-(1 + len(seen)) // COLUMNS)
     columns = min(COLUMNS, 1 + len(seen))
     lines = textwrap.wrap(text, LETTERS * columns)
     height = rows * (PANEL + 0.28) + 0.18 * len(lines) + 0.17
-    figure = Figure(figsize=(columns * PANEL, height), layout="constrained")
-    axes = figure.subplots(rows, columns, squeeze=False).flatten()
-    for place in axes:
-        place.set_axis_off()
-    axes[0].imshow(image)
-    axes[0].set_title("the picture", fontsize=8, color="dimgray")
-    for place, (word, attention) in zip(axes[1:], seen, strict=False):
-        place.imshow(brightened(image, attention).numpy())
-        short = word if len(word) <= LETTERS else word[: LETTERS - 1] + "…"
-        title = f"{short}  {float(attention.max()):.0%}"
-        place.set_title(title, fontsize=8, parse_math=False)
-    figure.suptitle("\n".join(lines), fontsize=10, parse_math=False)
+    with drawing(Path(path), (columns * PANEL, height)) as figure:
+        axes = figure.subplots(rows, columns, squeeze=False).flatten()
+        for place in axes:
+            place.set_axis_off()
+        axes[0].imshow(image)
+        axes[0].set_title("the picture", fontsize=8, color="dimgray")
+        for place, (word, attention) in zip(axes[1:], seen, strict=False):
+            place.imshow(brightened(image, attention).numpy())
+            short = word if len(word) <= LETTERS else word[: LETTERS - 1] + "…"
+            title = f"{short}  {float(attention.max()):.0%}"
+            place.set_title(title, fontsize=8, parse_math=False)
+        figure.suptitle("\n".join(lines), fontsize=10, parse_math=False)
     return figure
-
-
-def draw_caption(
-    image: Pixels, seen: Sequence[tuple[str, Tensor]], path: str | Path, text: str = ""
-) -> None:
-    """Write the figure of an image and its words to a file, of the kind its suffix says."""
-    figure, path = figure_of(image, seen, text), Path(path)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Glyph")  # what the font lacks is drawn as a box
-            figure.savefig(path, dpi=150)
-    except (OSError, ValueError) as error:
-        raise RegardError(f"cannot draw to {path}: {error}") from None

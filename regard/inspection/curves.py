@@ -11,6 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regard.errors import RegardError
+from regard.inspection.drawing import check_kind, drawing
+from regard.terminal import literal
 from regard.training.formats import count
 from regard.training.log import LOG, read
 
@@ -18,7 +20,6 @@ By = Literal["step", "tokens", "time"]
 Numbers = NDArray[np.float64]
 
 BESIDE = 6  # more runs than this have their legend beside the curves
-KINDS = (".png", ".svg", ".pdf")
 # Okabe and Ito's colours, told apart by the colour-blind; without yellow, too pale for a line.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 RETURNS = {"back": "to", "resume": "step"}  # events, and where they say the checkpoint
@@ -79,23 +80,13 @@ class Run:
 def plot(runs: Sequence[str | Path], out: str | Path, by: By = "step") -> None:
     """Draw the runs' training and validation losses and learning rates to a PNG, SVG or PDF."""
     out = Path(out)
-    if out.suffix.lower() not in KINDS:
-        raise RegardError(f"cannot draw to {out}: its name must end in one of {', '.join(KINDS)}")
+    check_kind(out)
     folders = list(dict.fromkeys(Path(os.path.abspath(run)) for run in runs))
     if not folders:
         raise RegardError("no run to plot: name at least one run's folder")
     drawn = [_run(folder, name, by) for folder, name in zip(folders, names(folders), strict=True)]
-    import matplotlib
-    from matplotlib.figure import Figure  # a second to import, and only pictures need it
-
-    with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(7.2, 4.8), layout="constrained")
+    with drawing(out, (7.2, 4.8), STYLE, dpi=200) as figure:
         _draw(figure, drawn, by)
-        try:
-            out.parent.mkdir(parents=True, exist_ok=True)
-            figure.savefig(out, dpi=200)
-        except OSError as error:
-            raise RegardError(f"cannot draw to {out}: {error}") from None
 
 
 def names(folders: Sequence[Path]) -> list[str]:
@@ -109,7 +100,7 @@ def names(folders: Sequence[Path]) -> list[str]:
         parts = 1
         while sum(tail(other, parts) == tail(folder, parts) for other in folders) > 1:
             parts += 1
-        found.append(tail(folder, parts))
+        found.append(literal(tail(folder, parts)))
     return found
 
 
@@ -171,7 +162,7 @@ def _curve(events: Sequence[Mapping[str, Any]], key: str, by: By) -> Curve:
     points = [
         (event[by], event[key])
         for event in events
-        if isinstance(event.get(by), int | float) and isinstance(event.get(key), int | float)
+        if event.get(by) is not None and event.get(key) is not None and math.isfinite(event[by])
     ]
     x, y = np.array(points, dtype=np.float64).reshape(-1, 2).T
     return Curve(x, np.where(np.isfinite(y), y, np.nan))  # a loss of infinity is a gap too
@@ -187,10 +178,10 @@ def _lasting(events: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     kept: list[dict[str, Any]] = []
     before = 0.0  # seconds, of the sessions that ended
     for event in events:
-        kind, step, time = event.get("event"), event.get("step", 0), event.get("time", 0.0)
+        kind, step, time = event["event"], event.get("step"), event.get("time", 0.0)
         if kind in RETURNS:
             place = event.get(RETURNS[kind])
-        elif kind in ("step", "validation"):
+        elif kind in ("step", "validation") and step is not None:
             place = step - 1 if kept and step < kept[-1]["step"] else None
         else:
             continue

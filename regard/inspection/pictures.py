@@ -1,7 +1,6 @@
 """Matrices as pictures (M24): in a file, and as coloured text for a terminal."""
 
 import math
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from rich.text import Text
 from torch import Tensor
 
 from regard.errors import RegardError
+from regard.inspection.drawing import drawing
 
 SHADES = (  # from this share of the largest value on
     (0.8, "██", "blue"),
@@ -34,8 +34,6 @@ def heatmap(
     side: str = "",
 ) -> None:
     """Draw a matrix (rows, columns) to a PNG, SVG or PDF file, dark where it is large."""
-    from matplotlib.figure import Figure  # a second to import, and only pictures need it
-
     table = _checked(matrix, rows, columns)
     height, width = table.shape
     cell = min(0.35, 12 / max(height, width))
@@ -44,25 +42,17 @@ def heatmap(
     beside, above = (max(map(len, labels), default=0) for labels in (rows, columns))
     margins = beside * points / 110, upright * above * points / 110  # inches, of 72 points
     sides = 1.6 + cell * width + margins[0], 1.2 + cell * height + margins[1]
-    figure = Figure(figsize=sides, layout="constrained")
-    axes = figure.add_subplot()
-    image = axes.imshow(table.numpy(), cmap="Blues", vmin=min(0.0, float(table.min())))
-    look: dict[str, Any] = {"fontsize": points, "parse_math": False}  # a word may be a dollar sign
-    axes.set_xticks(range(len(columns)), columns, rotation=90 * upright, **look)
-    axes.set_yticks(range(len(rows)), rows, **look)
-    axes.set_xlabel(title)
-    axes.set_ylabel(side)
-    axes.tick_params(length=0, top=True, labeltop=True, bottom=False, labelbottom=False)
-    axes.spines[:].set_visible(False)
-    figure.colorbar(image, shrink=0.8, aspect=30)
-    path = Path(path)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Glyph")  # what the font lacks is drawn as a box
-            figure.savefig(path, dpi=150)
-    except (OSError, ValueError) as error:
-        raise RegardError(f"cannot draw to {path}: {error}") from None
+    with drawing(Path(path), sides) as figure:
+        axes = figure.add_subplot()
+        image = axes.imshow(table.numpy(), cmap="Blues", vmin=min(0.0, float(table.min())))
+        look: dict[str, Any] = {"fontsize": points, "parse_math": False}  # a word may be "$"
+        axes.set_xticks(range(len(columns)), columns, rotation=90 * upright, **look)
+        axes.set_yticks(range(len(rows)), rows, **look)
+        axes.set_xlabel(title)
+        axes.set_ylabel(side)
+        axes.tick_params(length=0, top=True, labeltop=True, bottom=False, labelbottom=False)
+        axes.spines[:].set_visible(False)
+        figure.colorbar(image, shrink=0.8, aspect=30)
 
 
 def heat_text(

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from regard.errors import RegardError
-from regard.inspection.curves import COLOURS, DASHES, GREY, KINDS, STYLE, Curve, names
+from regard.inspection.curves import COLOURS, DASHES, GREY, STYLE, Curve, names
+from regard.inspection.drawing import check_kind, drawing
 from regard.training.formats import count
-from regard.training.log import LOG, read
+from regard.training.log import LOG, is_number, read
 from regard.training.runs import is_run, settings_of
 
 SHOWN = 6  # curves of one run
@@ -39,23 +40,13 @@ def plot(runs: Sequence[str | Path], out: str | Path) -> None:
     Of one run the curves show its training from early to late, of several each one's last.
     """
     out = Path(out)
-    if out.suffix.lower() not in KINDS:
-        raise RegardError(f"cannot draw to {out}: its name must end in one of {', '.join(KINDS)}")
+    check_kind(out)
     folders = list(dict.fromkeys(Path(os.path.abspath(run)) for run in runs))
     if not folders:
         raise RegardError("no run to plot: name at least one run's folder")
     drawn = [_reach(folder, name) for folder, name in zip(folders, names(folders), strict=True)]
-    import matplotlib
-    from matplotlib.figure import Figure  # a second to import, and only pictures need it
-
-    with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(9.0, 4.0), layout="constrained")
+    with drawing(out, (9.0, 4.0), STYLE, dpi=200) as figure:
         _draw(figure, drawn)
-        try:
-            out.parent.mkdir(parents=True, exist_ok=True)
-            figure.savefig(out, dpi=200)
-        except OSError as error:
-            raise RegardError(f"cannot draw to {out}: {error}") from None
 
 
 # What a log says
@@ -64,20 +55,20 @@ def plot(runs: Sequence[str | Path], out: str | Path) -> None:
 def _reach(folder: Path, name: str) -> Reach:
     events = read(folder / LOG)
     lasting = _lasting(events)
-    recorded = [event for event in lasting if event["event"] == "through_time"]
+    recorded = [event for event in lasting if event["event"] == "through_time" and _drawable(event)]
     if not recorded:
         raise RegardError(
             f"{folder} has no gradients through time in its log: recurrent language models "
             "(elman, gru, lstm) record them with each validation"
         )
     steps = [event for event in lasting if event["event"] == "step" and "gradient_norm" in event]
-    faults = [event.get("first") for event in events if event.get("event") == "fault"]
+    faults = [event.get("first") for event in events if event["event"] == "fault"]
     return Reach(
         name,
         [event["step"] for event in recorded],
         [_curve(range(len(event["norms"])), event["norms"]) for event in recorded],
         _curve([event["step"] for event in steps], [event["gradient_norm"] for event in steps]),
-        [first for first in faults if isinstance(first, int)],
+        [first for first in faults if type(first) is int and 0 <= first < 1 << 63],
         settings_of(folder).optimizer.clip if is_run(folder) else 0.0,
     )
 
@@ -92,11 +83,18 @@ def _lasting(events: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """What led to the run's end: not what was undone when it stepped back after a fault."""
     kept: list[Mapping[str, Any]] = []
     for event in events:
-        if event.get("event") == "back":
-            kept = [old for old in kept if old["step"] <= event["to"]]
-        elif event.get("event") in ("step", "through_time"):
+        if event["event"] == "back":
+            to = event.get("to")
+            kept = [old for old in kept if to is None or old["step"] <= to]
+        elif event["event"] in ("step", "through_time") and event.get("step") is not None:
             kept.append(event)
     return kept
+
+
+def _drawable(event: Mapping[str, Any]) -> bool:
+    """Whether it has norms, of which null was no number."""
+    norms = event.get("norms")
+    return isinstance(norms, list) and all(n is None or is_number(n) for n in norms)
 
 
 # How it looks
@@ -167,7 +165,7 @@ def _whole_decades(axes: Any) -> None:
     """Powers of ten to read the height by, also where all norms are of one size."""
     axes.margins(y=0)
     low, high = axes.get_ylim()
-    axes.set_ylim(10 ** math.floor(math.log10(low)), 10 ** math.ceil(math.log10(high)))
+    axes.set_ylim(10.0 ** math.floor(math.log10(low)), 10.0 ** math.ceil(math.log10(high)))
 
 
 def _clips(axes: Any, runs: Sequence[Reach]) -> None:

@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regard.errors import Problems, RegardError
-from regard.inspection.curves import COLOURS, GREY, KINDS, STYLE
+from regard.inspection.curves import COLOURS, GREY, STYLE
+from regard.inspection.drawing import check_kind, drawing
 from regard.inspection.words import WordTable
 from regard.training.formats import percent
 
@@ -63,25 +64,16 @@ def plot(
 ) -> None:
     """Draw words, and an arrow from the first to the second of each pair, to a PNG, SVG or PDF."""
     out = Path(out)
-    if out.suffix.lower() not in KINDS:
-        raise RegardError(f"cannot draw to {out}: its name must end in one of {', '.join(KINDS)}")
+    check_kind(out)
     chosen = list(dict.fromkeys([*words, *(word for pair in pairs for word in pair)]))
     _check(table, chosen)
     arrows = [(chosen.index(start), chosen.index(end)) for start, end in pairs]
     plane = principal(table.units[[table.place(word) for word in chosen]], arrows)
-    import matplotlib
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure  # a second to import, and only pictures need it
+    with drawing(out, _sides(plane.points), STYLE, dpi=200) as figure:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-    with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=_sides(plane.points), layout="constrained")
         FigureCanvasAgg(figure)  # which can measure text
         _draw(figure, chosen, plane, arrows)
-        try:
-            out.parent.mkdir(parents=True, exist_ok=True)
-            figure.savefig(out, dpi=200)
-        except OSError as error:
-            raise RegardError(f"cannot draw to {out}: {error}") from None
 
 
 def _sides(points: Numbers) -> tuple[float, float]:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from regard.errors import RegardError
 from regard.inspection.words import WordTable
-from regard.text.sources import find, lines
+from regard.text.sources import expanded, find, lines
 
 RESTRICT = 300_000  # words, the most frequent, among which answers are looked for
 SECTION = ":"  # begins the line that names a section of a questions file
@@ -271,7 +271,7 @@ def _number(text: str) -> float:
 def _lines(path: str | Path) -> Iterator[tuple[int, str]]:
     """A file's lines that say something, each with its number."""
     find([path])  # tells what is not there or no text
-    for number, line in enumerate(lines(Path(path).expanduser()), 1):
+    for number, line in enumerate(lines(expanded(path)), 1):
         text = line.strip()
         if text and not text.startswith(COMMENT):
             yield number, text

@@ -23,7 +23,8 @@ import numpy as np
 from regard.errors import RegardError
 from regard.interchange.fields import BLANKS, Block
 from regard.models.table import Level, Table, find, in_order
-from regard.storage import no_room, opened, replacing
+from regard.models.table_check import MOST
+from regard.storage import LineReader, no_room, opened, replacing
 
 BEGIN = "<s>"
 IMPOSSIBLE = -99.0  # what stands for the logarithm of 0
@@ -150,15 +151,16 @@ def read_arpa(path: Path) -> tuple[Table, list[str]]:
             text = cast(IO[bytes], gzip.GzipFile(fileobj=file)) if packed else file
             return _Reader(text, path).table()
     except (OSError, EOFError, zlib.error, ValueError) as error:
-        raise RegardError(f"cannot read {path}: {error}") from None
+        reason = getattr(error, "strerror", None) or error
+        raise RegardError(f"cannot read {path}: {reason}") from None
 
 
 class _Reader:
     """Reads one file from its beginning to its end."""
 
     def __init__(self, file: IO[bytes], path: Path) -> None:
-        self.file, self.path = file, path
-        self.held, self.at = b"", 0  # what was read, and up to where it was used
+        self.path = path
+        self.lines = LineReader(file.read, path, LINE, BLOCK)
         self.line = 0  # the number of the last one that was read
         self.words: list[str] = []
         self.hashes = np.empty(0, np.uint64)  # (words,) sorted
@@ -208,37 +210,15 @@ class _Reader:
 
     def _line(self) -> bytes | None:
         """The next line, without blanks around it; None at the end."""
-        while (end := self.held.find(b"\n", self.at)) < 0:
-            if len(self.held) - self.at > LINE:
-                raise self.wrong("this line is too long to be one", self.line + 1)
-            if not self._more():
-                end = len(self.held)
-                break
-        if end == self.at == len(self.held):
+        line = self.lines.next()
+        if line is None:
             return None
-        line, self.at = self.held[self.at : end], end + 1
         self.line += 1
         return line.strip()
 
-    def _more(self) -> bool:
-        """Read on; False at the end of the file."""
-        block = self.file.read(BLOCK)
-        self.held, self.at = self.held[self.at :] + block, 0
-        return bool(block)
-
     def _block(self, most: int) -> Block:
         """The next lines, at most so many; none at the end of the file."""
-        while self.held.find(b"\n", self.at) < 0:
-            if len(self.held) - self.at > LINE:
-                raise self.wrong("this line is too long to be one", self.line + 1)
-            if not self._more():
-                self.held += b"\n" if self.held else b""
-                break
-        held = np.frombuffer(self.held, np.uint8)[self.at :]
-        ends = np.flatnonzero(held == ord("\n"))[:most] + 1
-        stop = int(ends[-1]) if len(ends) else 0
-        self.at += stop
-        return Block.of(held[:stop], ends)
+        return Block.of(*self.lines.columns(most))
 
     def _level(self, n: int, count: int, last: bool) -> Level:
         """The n-grams of one section, which begins with the next line."""
@@ -276,6 +256,7 @@ class _Reader:
         backoffs = np.zeros(len(logs), np.float32)
         with_backoff = np.flatnonzero(block.fields == n + 2)
         backoffs[with_backoff] = self._logs(block, block.first[with_backoff] + n + 1, with_backoff)
+        self._require(backoffs <= MOST, "a back-off is too large to be one")
         if n == 1:
             return self._numbered(block), logs, backoffs
         places = self._ids(block, block.first + 1)

@@ -17,6 +17,8 @@ from regard.models.transformer import Transformer, build
 from regard.storage import (
     FLOATS,
     TensorFolder,
+    check_finite,
+    former_files,
     make_folder,
     read_json,
     widest,
@@ -101,7 +103,7 @@ def _gather(family: Family, module: Transformer, tensors: TensorFolder) -> dict[
         if not re.fullmatch(family.unneeded, name):
             problems.add(f"tensor {tensors.stored(name)} is unexpected")
     problems.report()
-    return {rule.ours: _join(rule, tensors) for rule in rules}
+    return {rule.ours: _finite(rule, tensors) for rule in rules}
 
 
 def _shapes(rule: Rule, ours: tuple[int, ...]) -> list[tuple[int, ...]]:
@@ -111,6 +113,16 @@ def _shapes(rule: Rule, ours: tuple[int, ...]) -> list[tuple[int, ...]]:
     if rule.transposed:
         return [ours[::-1]]
     return [(size, *ours[1:]) for size in rule.sizes or ours[:1]]
+
+
+def _finite(rule: Rule, tensors: TensorFolder) -> Tensor:
+    """Our tensor, if all that it is made of are numbers."""
+    found = _join(rule, tensors)
+    try:
+        check_finite(" or ".join(map(tensors.stored, rule.theirs)), found)
+    except ValueError as error:
+        raise RegardError(f"{tensors.folder}: {error}; fetch it again") from None
+    return found
 
 
 def _join(rule: Rule, tensors: Mapping[str, Tensor]) -> Tensor:
@@ -153,7 +165,7 @@ def save_folder(
         tensors |= _part(rule, state[rule.ours].detach())
     try:
         make_folder(folder)
-        write_tensors(tensors, folder, shard_bytes, settings)
+        write_tensors(tensors, folder, shard_bytes, former_files(folder), settings)
     except (OSError, ValueError) as error:  # a NUL in the path is a ValueError
         reason = getattr(error, "strerror", None) or error
         raise RegardError(f"cannot write {folder}: {reason}") from None

@@ -18,6 +18,7 @@ import numpy as np
 from regard.errors import RegardError
 from regard.inspection.words import Vectors, WordTable
 from regard.storage import no_room, opened, replacing, size
+from regard.text.sources import expanded
 
 FIRST = 1 << 20  # bytes of a first line at most: GloVe's is a word and all its numbers
 NUMBER = 64  # bytes of a number in a line at most, on average
@@ -44,7 +45,7 @@ class Row(NamedTuple):
 
 def read_vectors(path: str | Path) -> WordTable:
     """A file's words and vectors; the format is told by the content."""
-    return _Reader(Path(path).expanduser()).table()
+    return _Reader(expanded(path)).table()
 
 
 class _Reader:
@@ -263,7 +264,7 @@ def write_vectors(table: WordTable, path: str | Path, *, binary: bool = False) -
 
     A name that ends in `.gz` is compressed. What is read back is the same to the bit.
     """
-    path = Path(path).expanduser()
+    path = expanded(path)
     words = [_spelled(word) for word in table.words]
     spell = _bytes if binary else _line(table.width)
     try:

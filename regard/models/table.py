@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from regard.errors import RegardError
+from regard.models.table_check import SLACK
 
 
 @dataclass(frozen=True)
@@ -96,6 +97,10 @@ class Table:
         if self.unseen:
             there = np.minimum(behind(ids, self.begin), self.order - 1)
             found += self.unseen * (there - contexts)
+        if not found.max(initial=0.0) <= SLACK:
+            raise RegardError(
+                "the table gives a token a probability above 1, or none; its numbers are damaged"
+            )
         return found, lengths
 
     def renumbered(self, ids: np.ndarray, vocabulary: int) -> "Table":

@@ -5,11 +5,24 @@ regular files is opened, and nothing is ever unpickled.
 """
 
 from regard.storage.cache import cache_folder, is_private, private_folder
-from regard.storage.reading import check_bounds, opened, parse_json, read_file, read_json, shown
+from regard.storage.line_reader import LineReader
+from regard.storage.reading import (
+    check_bounds,
+    opened,
+    parse_json,
+    parse_line,
+    read_file,
+    read_json,
+    shown,
+)
 from regard.storage.room import no_room, size
 from regard.storage.tensors import (
     FLOATS,
     TensorFolder,
+    check_finite,
+    check_missing,
+    former_files,
+    strange_files,
     verified,
     verify,
     widest,
@@ -20,6 +33,7 @@ from regard.storage.writing import (
     building,
     discard,
     make_folder,
+    replaceable,
     replacing,
     sweep,
     sync,
@@ -29,22 +43,29 @@ from regard.storage.writing import (
 
 __all__ = [
     "FLOATS",
+    "LineReader",
     "TensorFolder",
     "building",
     "cache_folder",
     "check_bounds",
+    "check_finite",
+    "check_missing",
     "discard",
+    "former_files",
     "is_private",
     "make_folder",
     "no_room",
     "opened",
     "parse_json",
+    "parse_line",
     "private_folder",
     "read_file",
     "read_json",
+    "replaceable",
     "replacing",
     "shown",
     "size",
+    "strange_files",
     "sweep",
     "sync",
     "verified",

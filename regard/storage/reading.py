@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import IO, Any
 
-from regard.errors import RegardError
+from regard.errors import RegardError, UnreadableError
 from regard.storage.room import size
 
 DEEPEST = 100  # values within values: what follows may be recursive
@@ -39,7 +39,9 @@ def read_json(path: Path, most: int = 64 << 20) -> dict[str, Any]:
         found = parse_json(read_file(path, most))
     except FileNotFoundError:
         raise RegardError(f"{path.parent} has no {path.name}") from None
-    except (OSError, ValueError, RecursionError) as error:  # bad UTF-8 and JSON are ValueErrors
+    except (OSError, MemoryError) as error:
+        raise UnreadableError(path, error) from None
+    except (ValueError, RecursionError) as error:  # bad UTF-8 and JSON are ValueErrors
         raise RegardError(f"{path} is not readable JSON: {error}") from None
     if not isinstance(found, dict):
         raise RegardError(f"{path} must hold a JSON object, not a {type(found).__name__}")
@@ -53,6 +55,21 @@ def parse_json(text: bytes) -> Any:
     found = json.loads(text.decode("utf-8"), parse_constant=_finite, parse_float=_finite)
     check_bounds(found)
     return found
+
+
+def parse_line(text: str) -> Any:
+    """What a line of JSON Lines stands for, which may be a long text but not too many values."""
+    if len(text) > VALUES and _values_in(text) > VALUES:
+        raise ValueError(f"it has more than {VALUES:,} values")
+    return json.loads(text)
+
+
+def _values_in(text: str) -> int:
+    """About how many values some JSON has; what its texts say does not count."""
+    plain = text.replace("\\\\", "").replace('\\"', "")
+    if (quotes := plain.count('"')) > 2 * VALUES:
+        return quotes // 2
+    return sum(part.count(mark) for part in plain.split('"')[::2] for mark in ",[{")
 
 
 def check_bounds(found: Any) -> list[list[Any]]:

@@ -8,8 +8,9 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -17,14 +18,14 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from regard.errors import Problems, RegardError
+from regard.errors import Problems, RegardError, UnreadableError
 from regard.storage.reading import opened, parse_json, read_json, shown
 from regard.storage.room import size
 from regard.storage.writing import json_text, replacing, sync
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 CONFIG = "config.json"
-WRITTEN = r"model(-\d{5}-of-\d{5})?\.safetensors(\.index\.json)?"
+WRITTEN = r"model(-\d{5}-of-\d{5})?\.safetensors"
 FLOATS = ("F64", "F32", "F16", "BF16")
 PIECE = 1 << 20  # bytes of a file that are read and looked at together
 HEADER = 16 << 20  # bytes of names and shapes, for some 100,000 tensors
@@ -49,13 +50,16 @@ class TensorFolder(Mapping[str, Tensor]):
                 _header(file)  # not too large for the library to be asked
             source = safe_open(path, "pt")
             names = source.keys()
-        except FileNotFoundError:
+        except FileNotFoundError as error:
+            check_missing(path, error)
             problems.add(f"{path.name} is missing")
             return
-        except (SafetensorError, OSError, ValueError) as error:
+        except (OSError, MemoryError) as error:
+            raise UnreadableError(path, error) from None
+        except (SafetensorError, ValueError) as error:
             problems.add(f"{path.name} {_damaged(error)}")
             return
-        except (RuntimeError, MemoryError) as error:  # of torch, which maps the file
+        except RuntimeError as error:  # of torch, which maps the file
             problems.add(f"{path.name} cannot be mapped into memory ({error})")
             return
         for name in names:
@@ -111,12 +115,14 @@ def write_tensors(
     tensors: Mapping[str, Tensor],
     folder: Path,
     shard_bytes: int,
+    former: Iterable[str] = (),
     settings: Mapping[str, Any] | None = None,
 ) -> None:
     """Write tensors into a folder: one file, or shards of up to `shard_bytes` with an index.
 
-    `settings` go to config.json beside them. Where another model's would be there together with
-    some of these files, they go first and come last: meanwhile the folder holds no model.
+    `settings` go to config.json beside them. The `former` files are another model's: where some
+    would be there together with some of these, they and their settings go first, so that for a
+    moment the folder holds no model.
     """
     shards: list[dict[str, Tensor]] = [{}]
     room = shard_bytes
@@ -139,29 +145,62 @@ def write_tensors(
         texts[INDEX] = json_text({"metadata": {"total_size": total}, "weight_map": places})
     with ExitStack() as named_last, ExitStack() as named_first:
         for name, text in texts.items():
-            partial = named_last.enter_context(replacing(folder / name))
-            partial.write_text(text, encoding="utf-8")
+            unnamed = named_last.enter_context(replacing(folder / name))
+            unnamed.write_text(text, encoding="utf-8")
         for name, shard in zip(names, shards, strict=True):
-            partial = named_first.enter_context(replacing(folder / name))
-            write_safetensors({key: _whole(tensor) for key, tensor in shard.items()}, partial)
-            sync(partial)
-        _make_way(folder, {*names, *texts}, texts.get(CONFIG, ""))
+            unnamed = named_first.enter_context(replacing(folder / name))
+            write_safetensors({key: _whole(tensor) for key, tensor in shard.items()}, unnamed)
+            sync(unnamed)
+        _make_way(folder, {*former}, {*names, *texts}, texts.get(CONFIG, ""))
 
 
-def _make_way(folder: Path, names: set[str], config: str) -> None:
+def _make_way(folder: Path, former: set[str], names: set[str], config: str) -> None:
     """Take away an earlier model, what tells how to read it first, unless one file alone changes.
 
     Between two renames there would be weights of one model with the settings of another.
     """
-    old = [path for path in folder.iterdir() if re.fullmatch(WRITTEN, path.name)]
     there = folder / CONFIG
     same = not config or (there.is_file() and there.read_bytes() == config.encode())
-    if old and not (same and {path.name for path in old} == {SINGLE} == names - {CONFIG}):
+    if former and not (same and former == {SINGLE} == names - {CONFIG}):
         if config:
             there.unlink(missing_ok=True)
             sync(folder)
-        for path in old:
-            path.unlink()
+        for name in former:
+            (folder / name).unlink(missing_ok=True)
+
+
+def strange_files(folder: Path) -> list[str]:
+    """The files of a folder's weights, and its index, that another program wrote."""
+    sealed = _sealed_files(folder)
+    index = [INDEX] if (folder / INDEX).is_file() and not sealed else []
+    return index + [path.name for path in _weights(folder) if path.name not in sealed]
+
+
+def former_files(folder: Path) -> set[str]:
+    """The files that a folder's weights are read from, and all that were written here."""
+    found = {*_sealed_files(folder)}
+    with suppress(RegardError):  # there are none
+        found |= {*_files(folder)}
+    return found | {INDEX} if found - {SINGLE} else found
+
+
+def _sealed_files(folder: Path) -> list[str]:
+    return [path.name for path in _weights(folder) if _is_sealed(path)]
+
+
+def _weights(folder: Path) -> list[Path]:
+    there = sorted(folder.iterdir()) if folder.is_dir() else []
+    return [path for path in there if re.fullmatch(WRITTEN, path.name) and path.is_file()]
+
+
+def _is_sealed(path: Path) -> bool:
+    """Whether a file has a header that was written here; its numbers are not looked at."""
+    try:
+        with opened(path) as file:
+            text = _header(file)
+        return _sums(text, parse_json(text).pop("__metadata__", None) or {}) is not None
+    except (OSError, ValueError, AttributeError, TypeError):
+        return False
 
 
 def _whole(tensor: Tensor) -> Tensor:
@@ -234,12 +273,16 @@ def _checksum(name: str, kind: str, shape: list[int], data: Iterable[bytes | mem
     return found.hexdigest()
 
 
-def verify(path: Path) -> None:
+Look = Callable[[str, Tensor], None]
+
+
+def verify(path: Path, look: Look | None = None) -> None:
     """Refuse a safetensors file that is not as it was written, by its checksums.
 
-    A file without any, from another program, passes if the library can open it.
+    A file without any, from another program, passes if the library can open it. In the same pass
+    `look` is shown each tensor's name and numbers (any,) in pieces; its ValueErrors refuse too.
     """
-    for _ in _walk(path, keep=False):
+    for _ in _walk(path, keep=False, look=look):
         pass
 
 
@@ -248,7 +291,15 @@ def verified(path: Path) -> Iterator[tuple[str, Tensor]]:
     return _walk(path, keep=True)
 
 
-def _walk(path: Path, keep: bool) -> Iterator[tuple[str, Tensor]]:
+def check_finite(name: str, tensor: Tensor) -> None:
+    """Refuse weights that no model can count with, by a ValueError."""
+    if tensor.is_floating_point() and tensor.numel():
+        low, high = tensor.aminmax()  # NaN is both
+        if not (low.isfinite() and high.isfinite()):
+            raise ValueError(f"tensor {shown(name)} has numbers that are not finite")
+
+
+def _walk(path: Path, keep: bool, look: Look | None = None) -> Iterator[tuple[str, Tensor]]:
     """All tensors of a file as they are found to be what was written; if not kept, empty ones."""
     try:
         with opened(path) as file:
@@ -256,21 +307,26 @@ def _walk(path: Path, keep: bool) -> Iterator[tuple[str, Tensor]]:
             with safe_open(path, "np"):  # it refuses offsets that overlap or leave the file
                 header = parse_json(text)
             sums = _sums(text, header.pop("__metadata__", None) or {})
-            for name, entry in header.items() if keep or sums is not None else ():
+            for name, entry in header.items() if keep or look or sums is not None else ():
                 kind, shape = entry["dtype"], entry["shape"]
                 first, last = entry["data_offsets"]
                 tensor = _room(name, kind, shape) if keep else NONE
                 file.seek(8 + len(text) + first)
                 data = _chunks(file, last - first, _bytes(tensor) if keep else None)
+                if look is not None:
+                    data = _shown(data, KINDS[kind], partial(look, name))
                 found = _checksum(name, kind, shape, data)
                 if sums is not None and name not in sums:
                     raise ValueError(f"tensor {shown(name)} has no checksum")
                 if sums is not None and found != sums[name]:
                     raise ValueError(f"tensor {shown(name)} is not what was written")
                 yield name, tensor
-    except FileNotFoundError:
+    except FileNotFoundError as error:
+        check_missing(path, error)
         raise RegardError(f"{path.parent} has no {path.name}") from None
-    except (SafetensorError, OSError, ValueError, RecursionError) as error:
+    except (OSError, MemoryError) as error:
+        raise UnreadableError(path, error) from None
+    except (SafetensorError, ValueError, RecursionError) as error:
         raise RegardError(f"{path} {_damaged(error)}") from None
 
 
@@ -311,6 +367,15 @@ def _chunks(file: IO[bytes], count: int, into: memoryview | None) -> Iterator[me
         count -= got
 
 
+def _shown(
+    data: Iterable[memoryview], kind: torch.dtype, look: Callable[[Tensor], None]
+) -> Iterator[memoryview]:
+    """The same bytes; `look` sees the numbers that they are."""
+    for part in data:
+        look(torch.frombuffer(part, dtype=kind))
+        yield part
+
+
 def _header(file: IO[bytes]) -> bytes:
     """The names and shapes of a safetensors file, as JSON, if they are there."""
     there = os.fstat(file.fileno()).st_size - 8
@@ -320,6 +385,12 @@ def _header(file: IO[bytes]) -> bytes:
     if length > HEADER:
         raise ValueError(f"its header has {size(length)}, more than the {size(HEADER)} it may have")
     return file.read(length)
+
+
+def check_missing(path: Path, error: Exception) -> None:
+    """Refuse a file that is there all the same: the library calls it missing if opening fails."""
+    if os.path.lexists(path):
+        raise UnreadableError(path, error)
 
 
 def _damaged(error: Exception) -> str:

@@ -8,6 +8,7 @@ import platform
 import re
 import secrets
 import shutil
+import stat
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
@@ -24,6 +25,8 @@ def replacing(path: Path) -> Iterator[Path]:
     A model may have been loaded from, and still map, the very file that is replaced. After a power
     cut there is the old file or the new one, since the content is on the disk before the name is.
     """
+    if not replaceable(path):
+        raise OSError(errno.EINVAL, "it is a device, which no file takes the place of")
     partial = _beside(path, "partial")
     try:
         yield partial
@@ -33,6 +36,19 @@ def replacing(path: Path) -> Iterator[Path]:
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
+
+
+def replaceable(path: Path) -> bool:
+    """Whether a file may take a name: not /dev/null's, nor /dev/stdout's, which leads to /proc.
+
+    Root's `regard arpa RUN /dev/null` would leave the machine without one.
+    """
+    try:
+        mode = os.lstat(path).st_mode
+        leads_to = os.readlink(path) if stat.S_ISLNK(mode) else ""
+    except (OSError, ValueError):  # nothing is there, or nothing can be
+        return True
+    return not (stat.S_ISCHR(mode) or stat.S_ISBLK(mode) or leads_to.startswith("/proc/"))
 
 
 @contextmanager

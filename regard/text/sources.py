@@ -4,18 +4,18 @@ import codecs
 import glob
 import gzip
 import hashlib
-import json
 import os
 import tempfile
 import zlib
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, cast
 
 from regard.errors import Problems, RegardError
-from regard.storage import make_folder, sync
+from regard.storage import LineReader, make_folder, parse_line, sync
+from regard.storage.line_reader import LINE
 from regard.text.cutting import Piece, cut
 from regard.text.damage import broken, canonical
 
@@ -24,7 +24,9 @@ __all__ = ["Found", "Piece", "broken", "check_text", "find", "lines", "pieces", 
 HEAD = 8 << 10  # bytes looked at to tell text from other files
 PICTURES = (".png", ".jpg", ".jpeg")
 BLOCK = 1 << 20  # bytes read at a time
-LINES = -1  # or a line at a time
+# Bytes of a JSON document's line: it is cut into pieces when it is read, and escaped letters take
+# six bytes each.
+DOCUMENT = 1 << 26
 
 
 @dataclass(frozen=True)
@@ -35,12 +37,17 @@ class Found:
     skipped: list[Path] = field(default_factory=list)  # hidden or binary, met on the way
 
 
+def expanded(path: str | Path) -> Path:
+    """A path with the home folder for its ~; as it is where nobody knows one, as shells do."""
+    return Path(os.path.expanduser(path))  # Path.expanduser raises RuntimeError then
+
+
 def find(given: Sequence[str | Path]) -> Found:
     """The text files among files, folders (looked through) and glob patterns (`**` too)."""
     found, problems = Found(), Problems("text")
     problems.require(bool(given), "no file, folder or pattern was given")
     for one in given:
-        _look(Path(one).expanduser(), found, problems)
+        _look(expanded(one), found, problems)
     problems.report()
     return Found(list(dict.fromkeys(found.files)), list(dict.fromkeys(found.skipped)))
 
@@ -158,18 +165,24 @@ def unpacked_name(path: Path) -> str:
     return path.name.lower().removesuffix(".gz")
 
 
-def _read(path: Path, size: int) -> Generator[bytes]:
-    """A file's bytes, uncompressed: in blocks of `size`, or line by line."""
+@contextmanager
+def _opened(path: Path) -> Iterator[BinaryIO]:
+    """A file's bytes, uncompressed."""
     compressed = path.name.lower().endswith(".gz")
     try:
-        with (gzip.open if compressed else open)(path, "rb") as opened:
-            file = cast(BinaryIO, opened)
-            while block := file.readline() if size == LINES else file.read(size):
-                yield block
+        with (gzip.open if compressed else open)(path, "rb") as file:
+            yield cast(BinaryIO, file)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise RegardError(f"{path} is a damaged gzip file ({error}); fetch it again") from None
     except OSError as error:
         raise RegardError(f"{path} cannot be read ({error.strerror or error})") from None
+
+
+def _read(path: Path, size: int) -> Generator[bytes]:
+    """A file's bytes, uncompressed, in blocks of `size`."""
+    with _opened(path) as file:
+        while block := file.read(size):
+            yield block
 
 
 def _decoded(path: Path) -> Iterator[str]:
@@ -180,20 +193,22 @@ def _decoded(path: Path) -> Iterator[str]:
     yield decoder.decode(b"", final=True)
 
 
-def lines(path: Path) -> Iterator[str]:
+def lines(path: Path, longest: int = LINE) -> Iterator[str]:
     """A file's lines without their ends; only a newline ends a line, as `wc -l` counts."""
-    for number, line in enumerate(_read(path, LINES)):
-        codec = "utf-8" if number else "utf-8-sig"
-        yield line.decode(codec, "surrogateescape").rstrip("\r\n")
+    with _opened(path) as file:
+        codec = "utf-8-sig"
+        for line in LineReader(file.read, path, longest):
+            yield line.decode(codec, "surrogateescape").rstrip("\r\n")
+            codec = "utf-8"
 
 
 def _texts(path: Path) -> Iterator[str]:
     """The "text" of each line of a JSON Lines file."""
-    for number, text in enumerate(lines(path), start=1):
+    for number, text in enumerate(lines(path, DOCUMENT), start=1):
         if not text.strip():
             continue
         try:
-            document = json.loads(text)
+            document = parse_line(text)
         except (ValueError, RecursionError) as error:
             raise _unusable(path, number, f"is not JSON ({error})") from None
         if not isinstance(document, dict) or not isinstance(document.get("text"), str):

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import tokenizers
 
-from regard.errors import RegardError
+from regard.errors import RegardError, UnreadableError
 from regard.storage import make_folder, read_file, replacing
 from regard.text.encoders import ENCODERS, Encoder
 from regard.text.lines import LineEncoder, Lines, line_encoder
@@ -39,7 +39,7 @@ class Tokenizer:
         try:
             text = read_file(Path(path), LARGEST).decode("utf-8")
         except OSError as error:
-            raise RegardError(f"{path} cannot be read ({error.strerror or error})") from None
+            raise UnreadableError(path, error) from None
         except UnicodeDecodeError:
             raise RegardError(f"{path} is not a tokenizer.json (it is not UTF-8)") from None
         except ValueError as error:

@@ -13,7 +13,6 @@ import hashlib
 import json
 import math
 import re
-import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -22,8 +21,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.errors import RegardError
-from regard.storage import read_json, sweep, verify
+from regard.errors import RegardError, UnreadableError
+from regard.storage import discard, read_json, sweep, verify
 from regard.training.shares import Pieces, local
 
 FOLDER, PLACE = "checkpoints", "place.json"
@@ -186,21 +185,38 @@ def sound(folder: Path) -> tuple[list[Checkpoint], list[str]]:
     A damaged one is put aside as `STEP.damaged`, so that nothing takes it for a checkpoint again.
     """
     sweep(folder / FOLDER)  # what was killed while it was written
-    found, sentences = [], []
+    found: list[Checkpoint] = []
+    damaged: dict[int, str] = {}
     for step in stored_steps(folder):
         path = folder / FOLDER / str(step)
         try:
-            one = Checkpoint(path)
-            if one.place.step != step:
-                raise RegardError(f"{path} says that it is of step {one.place.step}")
-            one.verify()
-            found.append(one)
+            found.append(_whole(path, step))
         except NewerError:
             raise
+        except UnreadableError as error:  # which is no damage, and so nothing is put aside yet
+            raise RegardError(
+                f"{error}; nothing was changed: make it readable and run the same command again, "
+                f"or remove {path} to resume from the checkpoint before it"
+            ) from None
         except RegardError as error:
-            aside = path.with_name(f"{step}{DAMAGED}")
-            shutil.rmtree(aside, ignore_errors=True)
-            path.rename(aside)
-            told = str(error).replace("\n  -", ";")  # all that is wrong, in one line
-            sentences.append(f"checkpoint {step} is damaged and was put aside: {told}")
-    return found, sentences
+            damaged[step] = str(error).replace("\n  -", ";")  # all that is wrong, in one line
+    for step in damaged:
+        _put_aside(folder / FOLDER / str(step))
+    return found, [
+        f"checkpoint {step} is damaged and was put aside: {why}" for step, why in damaged.items()
+    ]
+
+
+def _whole(path: Path, step: int) -> Checkpoint:
+    """The checkpoint of a step, every byte of which is what was written."""
+    found = Checkpoint(path)
+    if found.place.step != step:
+        raise RegardError(f"{path} says that it is of step {found.place.step}")
+    found.verify()
+    return found
+
+
+def _put_aside(path: Path) -> None:
+    aside = path.with_name(f"{path.name}{DAMAGED}")
+    discard(aside)  # an older one, or a link, which stays out of it
+    path.rename(aside)

@@ -1,7 +1,6 @@
 """Numbers and texts as a person reads them."""
 
 import math
-import unicodedata
 from collections.abc import Callable, Sequence
 
 from regard.storage import size as size  # one spelling of bytes, here among the others
@@ -65,18 +64,3 @@ def decimals(places: int) -> Callable[[float], str]:
         return f"{number:.{places}f}"
 
     return shown
-
-
-def literal(text: object, encoding: str = "utf-8") -> str:
-    """Text as it is, but what a terminal would obey or cannot show is spelled out: `\\x1b`."""
-    kept = (
-        c
-        if c.isprintable() or c in "\n\u200c\u200d" or unicodedata.category(c) == "Zs"
-        else _hex(c)
-        for c in str(text)
-    )
-    return "".join(kept).encode(encoding, "backslashreplace").decode(encoding)
-
-
-def _hex(character: str) -> str:
-    return character.encode("unicode_escape").decode()

@@ -19,10 +19,12 @@ from regard.models.protocol import State
 from regard.training.checkpoints import Checkpoint
 from regard.training.consistency import consistent_loss
 from regard.training.evaluation import Scores
+from regard.training.lock import Lock
 from regard.training.log import Sink
 from regard.training.objectives import PLAIN, Criterion, Objective, loss, restlessness
 from regard.training.precision import Precision
 from regard.training.processes import ALONE, Processes
+from regard.training.saving import Checkpoints
 from regard.training.settings import Settings
 from regard.training.signals import Stop
 from regard.training.throughput import Peak, Products
@@ -51,6 +53,13 @@ class Job:
     stop: Stop = field(default_factory=Stop)
     about: Mapping[str, Any] = field(default_factory=dict)  # what checkpoints are tied to
     found: Sequence[Checkpoint] = ()  # whole checkpoints to go on from, the last one last
+    lock: Lock | None = None  # on the folder
+
+    def checkpoints(self, keep: int) -> Checkpoints:
+        """A writer of the run's checkpoints that keeps the last few."""
+        return Checkpoints(
+            self.folder, keep, self.processes, self.found, self.about, lock=self.lock
+        )
 
     def sampled(self) -> tuple[str, Mapping[str, Any]]:
         """An event and its values; a text that cannot be written is no reason to lose a run."""

@@ -25,7 +25,7 @@ from typing import Any, Self
 
 from regard.errors import RegardError
 from regard.storage import make_folder, sync
-from regard.training.formats import literal
+from regard.terminal import literal
 
 LOCK = ".lock"  # in the run's folder
 NO_FLOCK = (errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK, errno.ENOSYS)
@@ -77,9 +77,38 @@ class Lock:
             return
         # Closing alone would not free it where a library has forked unseen.
         with suppress(OSError):  # the folder may be gone, or be somebody else's by now
-            if _is_at(self.path, self._descriptor):
+            if self.is_ours:
                 self.path.unlink()
         self._forget()
+
+    def seen(self) -> Self:
+        """Know the lock that another process of the same job holds, where it can be seen."""
+        with suppress(OSError):
+            self._descriptor = os.open(self.path, os.O_RDONLY | FLAGS)
+        return self
+
+    def check(self) -> None:
+        """Refuse to write into a folder that has taken the place of the one that was locked."""
+        if self._descriptor is not None and not self.is_ours:
+            raise RegardError(self._moved(self._descriptor))
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether the lock that lies in the folder is the one that was taken or seen."""
+        return self._descriptor is not None and _is_at(self.path, self._descriptor)
+
+    def _moved(self, descriptor: int) -> str:
+        """What became of the folder, as far as the system tells where an open file lies now."""
+        there = Path()
+        with suppress(OSError):
+            there = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+        if there.name != LOCK:
+            gone = f"{self.folder} or its {LOCK} was moved or removed while it was being trained"
+            return f"{gone}; training stops, and nothing was written over"
+        return (
+            f"{self.folder} was moved to {there.parent} while it was being trained; what was saved "
+            "is there, whole, and the same command with that as --out resumes it"
+        )
 
     def _forget(self) -> None:
         """Close our descriptor; the lock stays as long as another process has one."""
@@ -196,7 +225,7 @@ def _inherited(path: Path) -> int | None:
 def _is_at(path: Path, descriptor: int) -> bool:
     try:
         return os.path.samestat(os.stat(path, follow_symlinks=False), os.fstat(descriptor))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return False
 
 
@@ -222,6 +251,8 @@ def _host() -> str:
 
 def _sign(descriptor: int) -> None:
     now = datetime.now().astimezone().isoformat()
+    if os.fstat(descriptor).st_nlink > 1:  # it is another file too, which stays as it is
+        return
     signature = {"host": _host(), "process": os.getpid(), "since": now}
     with suppress(OSError):  # a full disk: the lock is held all the same
         os.ftruncate(descriptor, 0)

@@ -3,13 +3,14 @@
 import json
 import math
 import os
+import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from regard.errors import RegardError
-from regard.storage import make_folder, no_room, opened
+from regard.storage import make_folder, no_room, opened, replacing
 
 LOG = "log.jsonl"  # in the run's folder
 LONGEST = 4 << 20  # bytes of a line
@@ -19,6 +20,16 @@ MEASURED = (
     "evaluation",
     "end",
 )  # events with numbers; in others "nan" may be a word
+COUNTED = ("step", "to")  # whole numbers, of every event; null for what is not known
+NUMBERS = (
+    "loss",
+    "bleu",
+    "learning_rate",
+    "gradient_norm",
+    "tokens",
+    "tokens_per_second",
+)  # of what is measured, null too
+MOST = 1e100  # of a number that can be drawn; what diverges is infinite long before
 NOT_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
@@ -64,6 +75,7 @@ class Log(Sink):
             make_folder(self.path.parent)
             if self.path.is_symlink():
                 raise ValueError("it is a link, and what it leads to would be cut off")
+            _part(self.path)
             if kept is not None and self.path.exists():
                 os.truncate(self.path, min(kept, self.path.stat().st_size))
             _mend(self.path)
@@ -109,9 +121,11 @@ def read(path: str | Path) -> list[dict[str, Any]]:
         with opened(path) as file:
             for number, line in enumerate(iter(lambda: file.readline(LONGEST), b""), start=1):
                 event = parsed(line)
-                if event is not None:
+                if event is not None and _is_sound(event):
                     events.append(event)
-                elif not holed(line) and (line.endswith(b"\n") or len(line) == LONGEST):
+                elif event is not None or (
+                    not holed(line) and (line.endswith(b"\n") or len(line) == LONGEST)
+                ):
                     raise RegardError(
                         f"{path}, line {number}: not an event; remove the line to go on"
                     )
@@ -129,7 +143,7 @@ def parsed(line: bytes) -> dict[str, Any] | None:
         return None
     if not isinstance(event, dict):
         return None
-    if event.get("event") in MEASURED:
+    if _is_measured(event):
         return {key: NOT_FINITE.get(v, v) if isinstance(v, str) else v for key, v in event.items()}
     return event
 
@@ -139,9 +153,43 @@ def holed(line: bytes) -> bool:
     return b"\0" in line and line.strip(b"\0\n") != b""
 
 
+def _is_measured(event: Mapping[str, Any]) -> bool:
+    return event.get("event") in MEASURED
+
+
+def _is_sound(event: Mapping[str, Any]) -> bool:
+    """Whether its kind, place and numbers are of their types: logs are passed on, and anybody may
+    have made one."""
+    numbers = NUMBERS if _is_measured(event) else ()
+    return (
+        isinstance(event.get("event"), str)
+        and all(_is_count(event[key]) for key in COUNTED if event.get(key) is not None)
+        and is_number(event.get("time", 0.0))
+        and all(is_number(event[key]) for key in numbers if event.get(key) is not None)
+    )
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and 0 <= value < 1 << 63
+
+
+def is_number(value: object) -> bool:
+    """Whether it can be drawn, is infinite, or is NaN."""
+    if type(value) is float and not math.isfinite(value):
+        return True
+    return type(value) in (int, float) and abs(cast(float, value)) < MOST
+
+
 def _spelled(value: Any) -> Any:
     """JSON has no NaN and no infinity, so they go as the strings "nan", "inf" and "-inf"."""
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _part(path: Path) -> None:
+    """Give a log that has other names too (`cp -al` keeps a copy so) a file of its own."""
+    if path.is_file() and path.stat().st_nlink > 1:
+        with replacing(path) as partial:
+            shutil.copyfile(path, partial)
 
 
 def _mend(path: Path) -> None:

@@ -43,7 +43,6 @@ from regard.training.precision import Weights, computing
 from regard.training.prefetch import Ready, prefetched
 from regard.training.processes import Vote, last_part, replicated, sharded
 from regard.training.resuming import steps_of
-from regard.training.saving import Checkpoints
 from regard.training.schedules import factor
 from regard.training.shares import local, whole
 from regard.training.signals import StoppedError
@@ -84,7 +83,7 @@ class Loop:
             job.products,
         )
         keep = max(self.settings.keep, self.settings.average)
-        self.checkpoints = Checkpoints(job.folder, keep, self.processes, job.found, job.about)
+        self.checkpoints = job.checkpoints(keep)
         self.place = Place()
         self.torn = False  # whether an update is half made
         if job.found:

@@ -11,7 +11,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from regard.errors import RegardError, nearest
+from regard.errors import RegardError, UnreadableError, nearest
 from regard.storage import check_bounds, read_file
 from regard.training.settings import Settings
 
@@ -78,18 +78,18 @@ def _read(name: str) -> tuple[str, dict[str, Any]]:
     try:
         if path.is_dir():  # a run
             path = path / "run.toml"
-        return str(path.resolve()), _tables(read_file(path, MOST_BYTES))
+        return str(path.resolve()), parsed(read_file(path, MOST_BYTES))
     except FileNotFoundError:
         if _is_path(name):
             raise RegardError(f"there is no recipe at {path}") from None
         raise RegardError(f"no recipe is called {name!r}; {nearest(name, names())}") from None
     except OSError as error:
-        raise RegardError(f"{path} cannot be read: {error.strerror}") from None
+        raise UnreadableError(path, error) from None
     except (ValueError, RuntimeError) as error:  # nested too deep; links in a circle
         raise RegardError(f"{path} is not readable TOML: {error}") from None
 
 
-def _tables(content: bytes) -> dict[str, Any]:
+def parsed(content: bytes) -> dict[str, Any]:
     """What some TOML holds, if it is of a size that people write."""
     # tomllib takes time and memory for every part of a dotted key times those before it, and for
     # every line times the parts of its header: 200 kB of "a.a.a…" were seen to take all memory.

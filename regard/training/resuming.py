@@ -1,6 +1,6 @@
 """Going on with a run that was begun: what must agree, and what may change."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -87,10 +87,11 @@ def noted(run: Begun | None, settings: Settings) -> dict[str, dict[str, Any]] | 
     return None if run and run.asked is None else asked(settings)
 
 
-def agreed(run: Begun, settings: Settings) -> Settings:
+def agreed(run: Begun, settings: Settings, named: Collection[str] = ()) -> Settings:
     """The settings to go on with: the run's own, with what may change as it is given now.
 
-    All that differs otherwise is told together.
+    What is as usual counts as given where it was `named`. All that differs otherwise is told
+    together.
     """
     given = flat(asked(settings))
     problems = Problems(f"{run.folder} was begun with other settings")
@@ -107,7 +108,8 @@ def agreed(run: Begun, settings: Settings) -> Settings:
     if problems.found:
         problems.found[-1] += "; give what it was begun with, or choose another --out"
     problems.report()
-    changes = {key: given[key] for key in FREE if key in given} | {STEPS: wanted}
+    values = flat(settings.tables())
+    changes = {key: values[key] for key in FREE if key in given or key in named} | {STEPS: wanted}
     changes.setdefault("training.device", settings.training.device)
     tables = {"training": {key.partition(".")[2]: value for key, value in changes.items()}}
     # The data may lie elsewhere now; what it holds is compared when it is read.

@@ -11,6 +11,14 @@ from regard.training.fitting import free_memory
 from regard.training.precision import Precision
 from regard.training.settings import Settings
 
+# What the allocators of torch and of the libraries below it say. Where another process has taken a
+# whole GPU, not even CUDA itself can begin.
+FULL = (
+    "DefaultCPUAllocator",
+    "CUDA error: out of memory",
+    "_ALLOC_FAILED",
+    "CUBLAS_STATUS_NOT_INIT",
+)
 MOMENTS = {"adamw": 2, "muon": 1, "sgd": 0}  # numbers remembered of each weight, at least
 
 
@@ -42,14 +50,20 @@ def free_bytes(device: torch.device) -> int:
     return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else free_memory()
 
 
+def is_full(error: Exception) -> bool:
+    """Whether an error says that memory has run out, of this process or of a device."""
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(sign in str(error) for sign in FULL)
+
+
 @contextmanager
 def enough(device: torch.device) -> Iterator[None]:
     """Say in one sentence that memory has run out."""
     try:
         yield
-    except (MemoryError, RuntimeError) as error:  # torch's own on a GPU is a RuntimeError too
-        full = isinstance(error, MemoryError | torch.OutOfMemoryError)
-        if not full and "DefaultCPUAllocator" not in str(error):
+    except (MemoryError, RuntimeError) as error:
+        if not is_full(error):
             raise
         raise RegardError(
             f"the memory of {device} is full; lower training.rows or training.context, set "

@@ -10,12 +10,9 @@ log.jsonl, checkpoints/
 import hashlib
 import json
 import os
-import platform
-import subprocess
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +25,12 @@ from regard.models.config import TransformerConfig
 from regard.models.families import Config, Model, Writer, build
 from regard.models.making import usable
 from regard.models.ngram import NGram, NGramConfig, shapes_of, table_of
+from regard.models.table_check import TableCheck
 from regard.models.word2vec import WordVectors
 from regard.storage import (
     FLOATS,
     TensorFolder,
+    check_finite,
     make_folder,
     no_room,
     shown,
@@ -46,6 +45,7 @@ from regard.text.specials import BOS
 from regard.text.tokenizer import Tokenizer
 from regard.training import recipes
 from regard.training.settings import ModelSettings, Settings
+from regard.training.versions import versions
 
 RUN, WEIGHTS = "run.toml", "model.safetensors"
 NAMED = 8  # tensors that are missing or too many are named one by one
@@ -185,7 +185,6 @@ def _filled(config: Config, folder: Path, device: torch.device) -> Model:
     """The model with the weights of a folder, of which memory is taken when all of it fits."""
     tensors = TensorFolder(folder)
     if isinstance(config, NGramConfig):
-        verify(folder / WEIGHTS)
         return _opened(config, folder, tensors)
     layers = 0
     if isinstance(config, TransformerConfig):
@@ -204,15 +203,26 @@ def _filled(config: Config, folder: Path, device: torch.device) -> Model:
             f"{folder}: its weights take {size(needed)} of memory and {device} has {size(there)}; "
             "use another device or machine"
         )
-    read = verified(folder / WEIGHTS)
-    state = {name: weight.to(device, torch.float32) for name, weight in read}
-    module.load_state_dict(state, assign=True)
+    module.load_state_dict(dict(_weights(folder / WEIGHTS, device)), assign=True)
     return module
+
+
+def _weights(path: Path, device: torch.device) -> Iterator[tuple[str, Tensor]]:
+    """A run's weights by name, all of which are numbers."""
+    for name, weight in verified(path):
+        kept = weight.to(device, torch.float32)
+        try:
+            check_finite(name, kept)
+        except ValueError as error:
+            raise RegardError(f"{path}: {error}; train it again, or put the file back") from None
+        yield name, kept
 
 
 def _opened(config: NGramConfig, folder: Path, tensors: TensorFolder) -> NGram:
     """An n-gram model whose tables stay on disk and are read where they are looked up."""
-    _check_fit(shapes_of(_sizes(config, tensors)), tensors)
+    sizes = _sizes(config, tensors)
+    _check_fit(shapes_of(sizes), tensors)
+    verify(folder / WEIGHTS, TableCheck(sizes, config.vocabulary))
     return NGram(config, table_of(tensors, config, BOS))
 
 
@@ -251,8 +261,9 @@ def _check_fit(wanted: Mapping[str, tuple[int, ...]], tensors: TensorFolder) -> 
         shape, kind = tensors.shapes[name], tensors.kinds[name]
         fits = shape == wanted[name]
         problems.require(fits, f"tensor {name} has shape {shape}, not {wanted[name]}")
-        if name.endswith(".keys"):
-            problems.require(kind == "I64", f"tensor {name} holds {kind}, not I64")
+        if name.endswith((".keys", ".logprobs", ".backoffs")):  # of a table
+            given = "I64" if name.endswith(".keys") else "F32"
+            problems.require(kind == given, f"tensor {name} holds {kind}, not {given}")
         else:
             problems.require(kind in FLOATS, f"tensor {name} holds {kind}, not floating point")
     problems.report()
@@ -334,25 +345,3 @@ def write_weights(folder: Path, weights: Mapping[str, Tensor]) -> None:
         needed = sum(weight.nbytes for weight in weights.values())
         reason = no_room(error, folder, needed)
         raise RegardError(f"cannot write the weights to {folder}: {reason}") from None
-
-
-def versions() -> dict[str, str]:
-    """What a run was made with."""
-    found = {"python": platform.python_version(), "torch": torch.__version__}
-    for name in ("regard", "tokenizers", "tiktoken", "numpy"):
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            found[name] = "unknown"
-    if commit := _git("rev-parse", "HEAD"):
-        found["git"] = commit + (" with changes" if _git("status", "--porcelain") else "")
-    return found
-
-
-def _git(*words: str) -> str:
-    """What git says of the folder one works in; nothing without git."""
-    try:
-        asked = subprocess.run(["git", *words], capture_output=True, text=True, timeout=10)
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return asked.stdout.strip() if asked.returncode == 0 else ""

@@ -5,11 +5,10 @@ when it is whole and on the disk. Processes that hold shares of the tensors writ
 and the first process takes them in.
 """
 
-import shutil
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,12 +26,15 @@ from regard.storage import (
     write_safetensors,
 )
 from regard.training.checkpoints import FOLDER, FORMAT, KINDS, PLACE, Checkpoint, Place, sealed
+from regard.training.lock import Lock
 from regard.training.log import LOG
 from regard.training.processes import Processes
 from regard.training.shares import local, rows
 
 PATIENCE = 1800.0  # seconds that the first process waits for another's share
+HEARING = 0.2  # seconds that a second Ctrl-C may be late while a checkpoint is written
 ALIGNED = 64  # bytes: any number may start there
+AGAIN = "the same command puts it aside, and goes on from the checkpoint before it"
 ROWS = "rows.json"  # beside a share: which rows its tensors are
 
 
@@ -59,11 +61,12 @@ class Checkpoints:
         processes: Processes,
         found: Sequence[Checkpoint] = (),
         about: Mapping[str, Any] | None = None,
+        lock: Lock | None = None,
     ) -> None:
         self.folder = folder / FOLDER
         self.keep = max(keep, 1)
         self.processes = processes
-        self.about = dict(about or {})
+        self.about, self.lock = dict(about or {}), lock
         self.steps = [one.place.step for one in found if one.place.regular]
         self.spare = [one.place.step for one in found if not one.place.regular]
         self._writer = ThreadPoolExecutor(1)
@@ -154,6 +157,7 @@ class Checkpoints:
     ) -> None:
         """Write this process's files; the first process makes the checkpoint of them all."""
         try:
+            self._check_place()
             if self.processes.first:
                 self._build(place, files, shared)
                 for step in dropped:
@@ -186,6 +190,7 @@ class Checkpoints:
             write_json(sealed(content), folder / PLACE, inside=True)
             if (log := self.folder.parent / LOG).exists():
                 sync(log)  # the place says how much of it there is
+            self._check_place()  # writing may have taken minutes
 
     def _share(self, step: int, rank: int) -> Path:
         return self.folder / f".{step}.share-{rank}"
@@ -208,14 +213,20 @@ class Checkpoints:
         """Remove what a run that was killed left half done; before any process writes."""
         if self.processes.first:
             for path in self.folder.glob(".*.share-*"):
-                shutil.rmtree(path, ignore_errors=True)
+                discard(path)  # of a link the link alone
         self.processes.barrier()
 
     def path(self, step: int) -> Path:
         return self.folder / str(step)
 
+    def _check_place(self) -> None:
+        """Refuse to write into a folder that has taken the place of the run's own."""
+        if self.lock is not None:
+            self.lock.check()
+
     def check(self) -> None:
         """Raise what went wrong while writing, if writing is over."""
+        self._check_place()
         if self._pending is not None and self._pending.done():
             self.wait()
 
@@ -225,6 +236,9 @@ class Checkpoints:
             return
         pending, self._pending = self._pending, None
         try:
+            # A signal that comes as the waiting begins is heard when it ends: so not in one go.
+            while not wait([pending], HEARING).done:
+                pass
             pending.result()
         except BaseException:
             self.steps, self.spare = self._before  # nothing came, and nothing went
@@ -244,10 +258,16 @@ class Checkpoints:
             self._writer.shutdown()
 
     def open(self, step: int) -> Checkpoint:
-        """A checkpoint that this run wrote, whole on disk."""
+        """A checkpoint that this run wrote, whole on disk, and still as it was written."""
         self.wait()
         self.processes.barrier()
-        return Checkpoint(self.path(step))
+        try:
+            found = Checkpoint(self.path(step))
+            if self.processes.first:  # once is enough, and the others end with it
+                found.verify()
+        except RegardError as error:
+            raise RegardError(f"{error}; {AGAIN}") from None
+        return found
 
     def last(self, count: int) -> list[int]:
         """The last `count` steps that were kept, the oldest first; before the first none is."""

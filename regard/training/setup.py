@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,6 +23,7 @@ from regard.models.ngram import NGramConfig
 from regard.models.recurrent_config import RecurrentConfig
 from regard.models.word2vec import Word2VecConfig
 from regard.text.dropout import Dropout
+from regard.text.sources import expanded
 from regard.text.tokenizer import Kind, Tokenizer
 from regard.training import images
 from regard.training.deciding import Made, Plan, decided
@@ -62,7 +62,7 @@ def plan(settings: Settings, stages: Stages | None = None, known: Sequence[Token
             f"{', '.join(BUILT_IN)}"
         )
     vectors = settings.training.vectors
-    if vectors and not Path(vectors).expanduser().exists():
+    if vectors and not expanded(vectors).exists():
         raise RegardError(f"training.vectors is {vectors!r}, which is not there")
     device = device_for(settings.training.device)
     settings = _machine_defaults(settings, device)

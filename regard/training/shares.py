@@ -14,8 +14,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from regard.errors import Problems, RegardError
-from regard.storage import shown
+from regard.errors import Problems, RegardError, UnreadableError
+from regard.storage import check_missing, opened, shown
 
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
@@ -157,12 +157,14 @@ class Pieces:
 
 def _opened(path: Path, problems: Problems) -> Any:
     try:
-        if path.exists() and not path.is_file():  # a FIFO would be waited for
-            raise ValueError("it is not a regular file")
+        opened(path).close()  # a FIFO would be waited for
         return safe_open(path, "pt")
-    except FileNotFoundError:
+    except FileNotFoundError as error:
+        check_missing(path, error)
         problems.add(f"{path.name} is missing")
-    except (SafetensorError, OSError, ValueError) as error:
+    except (OSError, MemoryError) as error:
+        raise UnreadableError(path, error) from None
+    except (SafetensorError, ValueError) as error:
         problems.add(f"{path.name} is damaged or cut off ({error})")
     return None
 

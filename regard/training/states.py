@@ -7,17 +7,18 @@ must not fail because of one of them.
 import math
 import os
 import re
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from regard.errors import RegardError
+from regard.storage import read_file
+from regard.training import recipes
 from regard.training.lock import Holder, holder
 from regard.training.log import LOG, holed, parsed
 from regard.training.recipes import BESIDE
-from regard.training.runs import RUN
+from regard.training.runs import RUN, WEIGHTS
 from regard.training.settings import Settings
 
 Word = Literal[
@@ -39,6 +40,7 @@ ENDS: dict[str, Word] = {  # reasons of an `end`
 }
 BLOCK, MOST = 1 << 18, 1 << 23  # bytes of a log that are read at once, and in all
 LARGEST = 1 << 22  # bytes of a run.toml; a thousand files with long names take a tenth
+BEGUN = (LOG, "checkpoints", WEIGHTS)  # any of them tells of a run, whatever its run.toml says
 DEPTH = 4  # folders below each other in which runs are looked for
 
 
@@ -93,7 +95,19 @@ def _runs(folder: Path, depth: int) -> Iterator[Path]:
 
 
 def _is_run(folder: Path) -> bool:
-    return os.path.isfile(folder / RUN)  # unlike pathlib's, False where it may not be asked
+    """Whether a folder has a run.toml that is not just a recipe of somebody's."""
+    if not os.path.isfile(folder / RUN):  # unlike pathlib's, False where it may not be asked
+        return False
+    return any(os.path.lexists(folder / name) for name in BEGUN) or not _is_recipe(folder / RUN)
+
+
+def _is_recipe(path: Path) -> bool:
+    """Whether settings do not say what a run was made with; damaged ones may have."""
+    try:
+        found = recipes.parsed(read_file(path, LARGEST))
+    except (OSError, ValueError, RecursionError):
+        return False
+    return "versions" not in found
 
 
 def state(folder: Path) -> State:
@@ -153,7 +167,7 @@ def _settings(path: Path) -> tuple[Settings | None, str]:
             content = file.read(LARGEST + 1)
         if len(content) > LARGEST:
             return None, f"{path} is too large to be a run's"
-        found = tomllib.loads(content.decode("utf-8"))
+        found = recipes.parsed(content)
         tables = {key: value for key, value in found.items() if key not in BESIDE}
         return Settings().changed(tables, str(path)), ""
     except RegardError as error:

@@ -7,6 +7,7 @@ from typing import Any
 from regard.errors import RegardError
 from regard.training.log import Sink
 
+TENSORBOARD = "tensorboard"  # in the run's folder
 CURVES = {"step": "train", "validation": "validation"}  # an event's numbers, under this name
 PLACE = ("event", "step", "time")
 

@@ -14,7 +14,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from regard.training.formats import count, decimals, duration, literal, percent, rate, size
+from regard.terminal import literal, message
+from regard.training.formats import count, decimals, duration, percent, rate, size
 from regard.training.log import Sink
 from regard.training.sparkline import History, mean, sparkline
 
@@ -159,7 +160,7 @@ class PlainView(Sink):
         elif kind == "sample":
             self._sample(event)
         elif kind in TOLD:
-            self._print(self._place(event), f"{kind}: {event.get('message', '')}")
+            self._print(self._place(event), f"{kind}: {message(event.get('message', ''))}")
         elif kind == "checkpoint":
             self._print(self._place(event), f"saved {event.get('path', '')}")
         elif kind == "end":
@@ -261,7 +262,7 @@ class LiveView(Sink):
         elif kind == "validation" and event.get("best"):
             self._best = event
         elif kind in TOLD:
-            words = f"{kind}: {literal(event.get('message', ''))}"
+            words = f"{kind}: {message(event.get('message', ''))}"
             self.console.print(Text(words, "yellow"))
         self._live.start()
         if kind != "step" or time.monotonic() - self._drawn > REFRESH_SECONDS:

@@ -24,7 +24,6 @@ from regard.training.heap import keep_freed
 from regard.training.job import Job, Outcome
 from regard.training.log import LOG
 from regard.training.meter import memory
-from regard.training.saving import Checkpoints
 from regard.training.vectors import VectorSteps, one_thread
 from regard.training.word_walk import Walk
 
@@ -55,9 +54,7 @@ class WordLoop:
             device=job.device,
             piece=self.settings.tokens_per_step,
         )
-        self.checkpoints = Checkpoints(
-            job.folder, self.settings.keep, self.processes, job.found, job.about
-        )
+        self.checkpoints = job.checkpoints(self.settings.keep)
         self.place, self.threads = Place(), torch.get_num_threads()
         if job.found:
             self._restore(job.found[-1])
@@ -155,6 +152,11 @@ class WordLoop:
         return dict(self.module.named_parameters())
 
     def _save(self, regular: bool = True) -> None:
+        if not all(map(_finite, self._weights().values())):
+            raise RegardError(
+                f"word vectors are no longer finite at step {self.done}; lower optimizer.peak (the "
+                f"log and the checkpoints before it are in {self.job.folder})"
+            )
         self._tell("checkpoint", path=str(self.checkpoints.path(self.done)))
         log = self.job.folder / LOG
         size = log.stat().st_size if log.exists() else 0
@@ -177,6 +179,12 @@ class WordLoop:
     def _tell(self, event: str, **values: Any) -> None:
         now = round(time.perf_counter() - self.begin, 3)
         self.job.sink.write({"event": event, "step": self.done, "time": now, **values})
+
+
+def _finite(weights: Tensor) -> bool:
+    """Whether all are; of 30 million in 14 ms, where isfinite takes 240 and copying them 150."""
+    low, high = torch.aminmax(weights.detach())  # NaN if any is
+    return math.isfinite(low) and math.isfinite(high)
 
 
 def counted(tokens: Ids, vocabulary: int) -> np.ndarray:

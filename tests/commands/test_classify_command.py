@@ -2,9 +2,15 @@
 
 import json
 import random
+import shutil
 
 import pytest
+import torch
 from command_line import call, mistake
+from safetensors.torch import load_file
+
+from regard.storage import write_safetensors
+from regard.training.runs import WEIGHTS
 
 GOOD, BAD = ("lovely", "moving", "funny"), ("dull", "slow", "flat")
 OTHERS = ("the", "film", "was", "a", "story")
@@ -94,3 +100,11 @@ def test_a_special_token_is_no_label(tmp_path):
 def test_what_it_cannot_do_is_told_by_what_it_can(run):
     for command in (("embed", run, "a film"), ("fill", run, "a [mask]")):
         assert "labels texts (`classify`)" in mistake(call(*command))
+
+
+def test_an_answer_that_is_no_number_is_not_given(run, tmp_path):
+    shutil.copytree(run, tmp_path / "run")
+    weights = {n: torch.full_like(w, 3e38) for n, w in load_file(run / WEIGHTS).items()}
+    write_safetensors(weights, tmp_path / "run" / WEIGHTS)  # each of them is a number
+    said = mistake(call("classify", tmp_path / "run", "a lovely film"))
+    assert "gives no numbers (NaN or infinity); its weights are damaged" in said

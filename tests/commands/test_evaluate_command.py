@@ -2,6 +2,8 @@
 
 import json
 import math
+import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -257,3 +259,13 @@ def test_figures_by_the_length_of_the_source(translator, data, decoder):
         assert f"{one['bleu']:.2f} ± {one['bleu_margin']:.2f}" in line
     assert "by_length" not in json.loads(call("evaluate", translator, *files, "--json").out)
     assert "--by-length is for runs on pairs" in mistake(call("evaluate", decoder, "--by-length"))
+
+
+def test_a_run_whose_settings_leave_its_context_open_is_refused(decoder, data, tmp_path):
+    run = shutil.copytree(decoder, tmp_path / "run")
+    before, training = (run / "run.toml").read_text("utf-8").split("[training]")
+    unsealed = re.sub(r"(?m)^settings = .*$", "", before)
+    opened = re.sub(r"(?m)^context = \d+$", "context = 0", training)
+    (run / "run.toml").write_text(f"{unsealed}[training]{opened}", "utf-8")
+    told = mistake(call("evaluate", run, data / "other.txt"))
+    assert "run.toml: [training] context must be at least 1" in told

@@ -52,7 +52,7 @@ def test_nothing_is_printed_into_the_file_that_is_read(
     with both.open("rb") as given, both.open("a") as out, redirect_stdout(out):
         monkeypatch.setattr(sys, "stdin", TextIOWrapper(given))
         with pytest.raises(SystemExit, match="2"):
-            main(command.format(t=translator, d=decoder).split())
+            main([word.format(t=translator, d=decoder) for word in command.split()])
     assert "is read and printed into here" in capsys.readouterr().err
     assert both.read_bytes() == text
 
@@ -134,6 +134,6 @@ def test_what_stands_before_a_line_that_cannot_be_translated_is_written(translat
 )
 @pytest.mark.parametrize("device", ["meta", "tpu", ""])
 def test_a_device_that_computes_nothing_is_one_sentence(command, device, decoder):
-    said = call(*command.format(decoder=decoder).split(), "--device", device)
+    said = call(*(word.format(decoder=decoder) for word in command.split()), "--device", device)
     assert f"nothing is computed on a device {device!r}" in mistake(said)
     assert said.out == ""

@@ -39,5 +39,6 @@ def test_without_a_name_it_is_curves_png_here(decoder):
     ],
 )
 def test_a_mistake_is_one_sentence_and_draws_nothing(decoder, arguments, words):
-    assert words in mistake(call("plot", *arguments.format(run=decoder).split()))
+    given = [argument.format(run=decoder) for argument in arguments.split()]
+    assert words in mistake(call("plot", *given))
     assert not list(Path().iterdir())

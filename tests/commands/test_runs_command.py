@@ -42,7 +42,8 @@ def listed(said):
     """The lines of the table by the run's name, their cells apart."""
     assert (said.code, said.err) == (0, "")
     table = said.out.split("\n\n")[0].splitlines()
-    return {line.split()[0]: re.split(r" {2,}", line.strip()) for line in table}
+    rows = [re.split(r" {2,}", line.strip()) for line in table]
+    return {row[0]: row for row in rows}
 
 
 @pytest.fixture

@@ -50,7 +50,7 @@ def test_translations_go_to_their_file_while_progress_is_on_the_terminal(transla
     ["generate {decoder} -", "score {decoder}", "embed {decoder}", "fill {encoder}"],
 )
 def test_what_is_piped_in_must_be_text(command, decoder, encoder):
-    words = command.format(decoder=decoder, encoder=encoder).split()
+    words = [word.format(decoder=decoder, encoder=encoder) for word in command.split()]
     said = call(*words, stdin=UTF16)
     assert "standard input looks like UTF-16; convert it with: iconv" in mistake(said)
     assert said.out == ""

@@ -244,7 +244,7 @@ def test_a_run_killed_before_its_first_checkpoint_is_begun_anew(notes, whole):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(running, "Loop", killed)
-        patch.setattr(running, "discard", lambda folder: None)  # nor tidied up
+        patch.setattr(running, "clear", lambda folder: None)  # nor tidied up
         with pytest.raises(KilledError):
             again("training.seed=9")  # whatever it was begun with
     assert {path.name for path in Path("r").iterdir()} >= {"run.toml", "log.jsonl"}

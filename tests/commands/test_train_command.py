@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -242,6 +243,9 @@ def test_the_next_commands_it_names_work_as_they_stand(data):
 
 MISTAKES = [
     ("nothing.txt", "nothing.txt does not exist"),
+    ("~nobody-here/a.txt", "~nobody-here/a.txt does not exist"),
+    ("--pairs ~nobody-here/a ~nobody-here/b", "~nobody-here/b is not there"),
+    ("--images ~nobody-here", "~nobody-here"),
     ("empty.txt", "there is no text in"),
     ("-", "no text in standard input"),
     ("", "nothing to train on"),
@@ -391,7 +395,9 @@ def test_control_c_at_a_real_process_keeps_the_run(data, tmp_path):
 
 
 def test_a_reader_that_goes_away_ends_it_without_a_traceback(data):
-    arguments = f"train {data}/notes.txt --out r --model gpt2-tiny --steps 100000 --set"
+    arguments = (
+        f"train {shlex.quote(str(data))}/notes.txt --out r --model gpt2-tiny --steps 100000 --set"
+    )
     settings = " ".join((*QUICK, "training.log_every=1"))
     line = f"{sys.executable} -m regard {arguments} {settings} | head -n 12"
     done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=120)

@@ -3,11 +3,13 @@
 import json
 import random
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from command_line import QUICK, call, mistake
+from safetensors.torch import load_file
 
 from regard.commands import running
 from regard.commands.words import table_of
@@ -110,6 +112,22 @@ def test_a_run_that_was_killed_goes_on_to_the_same_vectors(corpus, monkeypatch):
         one, other = (dict(load(run).module.named_parameters())[name] for run in ("whole", "torn"))
         assert np.array_equal(one.detach().numpy(), other.detach().numpy())
     assert "is finished" in made(corpus, "torn", *often).out
+
+
+@pytest.mark.parametrize("model", ["skip-gram", "cbow"])
+def test_vectors_that_blow_up_are_never_saved(corpus, model):
+    """Though no report has seen it yet: one every thousand steps."""
+    rare = ("training.checkpoint_every=1", "training.log_every=1000", "optimizer.peak=100")
+    some = (*SETTINGS, "training.tokens_per_step=128", *rare)
+    arguments = ("--model", model, "--out", "r", "--epochs", 1, "--set", *some)
+    for _ in range(2):  # it is the same each time
+        told = mistake(call("train", corpus, *arguments))
+        assert "word vectors are no longer finite at step" in told
+        assert "lower optimizer.peak" in told
+        (step,) = stored_steps(Path("r"))
+        weights = load_file(f"r/checkpoints/{step}/model.safetensors").values()
+        assert all(weight.isfinite().all() for weight in weights)
+    assert not Path("r/model.safetensors").exists()
 
 
 def test_two_processes_make_the_same_run_also_when_it_is_killed(corpus, monkeypatch):

@@ -1,5 +1,6 @@
 """Images: upright, in RGB, cut to the centre; what is no usable picture is refused."""
 
+import errno
 import io
 import struct
 import zlib
@@ -225,6 +226,16 @@ def refused(path: Path) -> str:
     assert "\n" not in told[0]
     assert str(path) in told[0]
     return told[0]
+
+
+def test_a_disk_that_fails_is_told_as_such_and_not_as_damage(tmp_path, monkeypatch):
+    class Failing(io.FileIO):
+        def read(self, size=-1):
+            raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(module, "_file", Failing)
+    path = save(tmp_path / "a.png", noise(16, 16))
+    assert refused(path) == f"{path} cannot be read (Input/output error)"
 
 
 @pytest.mark.parametrize("size", [(1, 1), (7, 100), (100, 7)])

@@ -281,14 +281,15 @@ def test_no_process_stays_when_the_one_that_asked_is_killed(paths):
     assert ended(pids)
 
 
-INTERRUPTED = """import sys, time
+INTERRUPTED = """import os, sys
 from pathlib import Path
 from regard.data.pictures_feed import Pictures
+parent = os.getppid()
 made = Pictures(16, 2, 0)
 paths = [Path(path) for path in sys.argv[1:]]
 made.get(paths)
 print(*(decoder.process.pid for decoder in made._idle), flush=True)
-while True:
+while os.getppid() == parent:
     made.get(paths, paths)
 """
 

@@ -4,6 +4,7 @@ import errno
 import itertools
 import json
 import os
+import pwd
 import random
 import re
 import shutil
@@ -236,3 +237,15 @@ def test_the_cache_is_where_the_environment_says(tmp_path, monkeypatch):
     monkeypatch.delenv("REGARD_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert module.cache_folder() == tmp_path / "regard"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert module.cache_folder() == tmp_path / ".cache" / "regard"
+
+
+def test_without_a_home_folder_a_cache_must_be_named(monkeypatch):
+    """As in a container that any user may run: no $HOME, and no entry in /etc/passwd."""
+    for name in ("REGARD_CACHE", "XDG_CACHE_HOME", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", {}.__getitem__)
+    with pytest.raises(RegardError, match="set REGARD_CACHE to a folder with room"):
+        module.cache_folder()

@@ -206,6 +206,36 @@ def test_an_event_that_does_not_say_where_it_went_back_to_drops_nothing(tmp_path
 # Losses that are not numbers
 
 
+@pytest.mark.parametrize("by", ["step", "tokens", "time"])
+def test_events_without_their_fields_are_passed_over(tmp_path, by):
+    bare = [{"event": kind} for kind in ("step", "validation", "back", "resume", "end", "unheard")]
+    sparse = [
+        {"event": "step", "step": 5, "time": -1e99},
+        {"event": "validation", "to": 3, "step": None},
+    ]
+    whole = {"event": "step", "step": 5, "time": 1.0, "tokens": 9, "loss": 2.0}
+    folder = logged(tmp_path / "run", *bare, *sparse, whole, *bare, *sparse)
+    plot([folder], tmp_path / "a.svg", by)
+    assert any("run" in word for word in texts(tmp_path / "a.svg"))
+
+
+def test_numbers_as_large_as_a_log_may_hold_are_a_picture_too(tmp_path):
+    large = [
+        {"event": "step", "step": s, "time": t, "tokens": t, "loss": t, "learning_rate": t}
+        for s, t in ((1, -9e99), ((1 << 63) - 1, 9e99))
+    ]
+    large.append({**large[0], "tokens": math.nan, "time": math.nan, "step": 2})
+    large[-1]["loss"] = math.inf
+    for by in ("step", "tokens", "time"):
+        plot([logged(tmp_path / "run", *large)], tmp_path / "a.png", by)
+    assert (tmp_path / "a.png").stat().st_size > 1000
+
+
+def test_a_name_that_a_terminal_would_obey_is_spelled_out_in_the_picture(tmp_path):
+    plot([write(tmp_path / "a\x1b[31m\x07", [2.0, 1.0])], tmp_path / "a.svg")
+    assert "a\\x1b[31m\\x07" in texts(tmp_path / "a.svg")  # and XML could not hold it
+
+
 def test_a_run_that_diverged_is_drawn_up_to_there_and_says_so(tmp_path):
     lost = write(tmp_path / "lost", [3.0, 2.5, 2.0, math.nan, math.inf], [3.0, math.nan])
     gone = write(tmp_path / "gone", [math.nan, math.nan])

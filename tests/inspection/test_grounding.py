@@ -12,7 +12,7 @@ from PIL import Image
 
 from regard.data.captions import Captioned, gather_captions
 from regard.decoding.captioning import Caption
-from regard.inspection.caption_pictures import brightened, figure_of, words_seen
+from regard.inspection.caption_pictures import brightened, draw_caption, words_seen
 from regard.inspection.grounding import covered, grounded
 from regard.text.learning import learn
 
@@ -121,9 +121,10 @@ def test_a_picture_is_light_where_attention_is():
 @pytest.mark.parametrize(
     "text", ["a dog", "a " + "G" * 60, " ".join(["WIDE LETTERS and others"] * 12)]
 )
-def test_no_writing_of_a_drawing_lies_over_other_or_outside(text):
+def test_no_writing_of_a_drawing_lies_over_other_or_outside(text, tmp_path):
     image = np.full((8, 8, 3), 200, np.uint8)
-    figure = figure_of(image, [(word, torch.ones(16)) for word in text.split()], text)
+    seen = [(word, torch.ones(16)) for word in text.split()]
+    figure = draw_caption(image, seen, tmp_path / "drawn.png", text)
     figure.draw_without_rendering()
     whole, writing = figure.bbox, [place.title for place in figure.axes]
     assert [one.get_text() for one in writing[1:3]] == [

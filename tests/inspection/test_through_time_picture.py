@@ -120,6 +120,28 @@ def test_a_gradient_that_is_gone_at_once_falls_to_the_lower_edge_and_has_a_mark_
     assert 0 < low < 90.45 < high
 
 
+HUGE = 10**400
+
+
+@pytest.mark.parametrize(
+    "norms", [None, 1.0, "x", ["x"], [[1.0]], [True], [HUGE], {"a": 1}, "gone"]
+)
+def test_a_curve_that_is_none_is_passed_over(tmp_path, norms):
+    strange = {"event": "through_time", "step": 99, "norms": norms}
+    if norms == "gone":
+        del strange["norms"]
+    places = [{"event": kind} for kind in ("back", "through_time", "step")]
+    faults = [{"event": "fault", "step": 1, "first": first} for first in (HUGE, "x", None, [1], -1)]
+    folder = write(tmp_path / "run", more=[*faults, *places[1:], strange])
+    shown = _reach(folder, "run")
+    assert (shown.steps, shown.faults) == ([10, 20, 30], [])
+    plot([folder], tmp_path / "a.png")
+
+
+def test_gradients_of_a_run_that_exploded_are_a_picture_too(tmp_path):
+    plot([write(tmp_path / "run", norms=(1.0, 1e19, 1e38))], tmp_path / "a.png")
+
+
 def test_gradients_of_nothing_at_all_are_a_picture_too(tmp_path):
     folder = write(tmp_path / "run", norms=())
     log = Log(folder)

@@ -169,6 +169,7 @@ def test_packed_by_gzip_it_is_the_same(tmp_path):
         ("-0.75\t</s>", "-0_7\t</s>", "line 9: a number should be here"),
         ("a\t0.125", "a\t0.125x", "line 10: a number should be here"),
         ("-0.75\t</s>", "0.75\t</s>", "line 9: .* above 0"),
+        ("a\t0.125", "a\t120", "line 10: a back-off is too large to be one"),
         ("-0.75\t</s>", "-0.75\ta", "line 10: the word 'a' was there before"),
         ("\t<s>\t-0.5", "\tb\t-0.5", "line 13: a word is not among the 1-grams"),
         ("-0.3\ta a", "-0.3\t<s> a", "line 14: this 2-gram was there before"),

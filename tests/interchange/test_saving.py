@@ -1,5 +1,6 @@
 """What is written loads again, and what cannot be written is said in a sentence."""
 
+import errno
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from tiny_folders import (
     WEIGHTS,
     assert_agrees,
     assert_loads_as,
+    change_tensors,
     logits,
     refusal,
     split,
@@ -176,3 +178,73 @@ def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path, blocked):
     assert str(path) in message
     assert "\n" not in message
     assert [p.name for p in tmp_path.rglob("*.partial")] == []  # and nothing half-written stays
+
+
+# What may be written over
+
+
+def kept(path: Path) -> dict[str, bytes]:
+    return {one.name: one.read_bytes() for one in path.iterdir()}
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        ("config.json",),
+        (WEIGHTS,),
+        ("model-00001-of-00002.safetensors",),
+        (INDEX, "config.json"),
+        ("run.toml", "config.json"),
+        ("place.json",),
+    ],
+)
+def test_a_model_is_not_saved_over_files_that_save_did_not_write(tmp_path, files):
+    for name in files:
+        (tmp_path / name).write_text('{"mine": 1}')
+    before = kept(tmp_path)
+    message = refusal(lambda: regard.save(tiny("gpt2"), tmp_path))
+    assert "name another folder" in message
+    assert str(tmp_path) in message
+    assert kept(tmp_path) == before
+
+
+def test_a_model_is_not_saved_over_another_that_it_was_not_loaded_from(folder, tmp_path):
+    theirs, link = folder("gpt2"), tmp_path / "link"
+    change_tensors(theirs, lambda tensors: tensors)  # as another program writes them
+    before = kept(theirs)
+    model = regard.load(theirs)
+    for other in (tiny("llama"), replace(model, origin=None), model.module):
+        assert "would be lost" in refusal(lambda one=other: regard.save(one, theirs))
+    assert kept(theirs) == before
+    link.symlink_to(theirs)
+    regard.save(model, link)
+    assert_loads_as(theirs, model.module)
+
+
+def test_a_folder_that_may_not_be_looked_into_is_one_sentence(tmp_path, monkeypatch):
+    def refused(folder):
+        raise PermissionError(errno.EACCES, "Permission denied", str(folder))
+
+    monkeypatch.setattr(regard.loading, "strange_files", refused)
+    message = refusal(lambda: regard.save(tiny("gpt2"), tmp_path))
+    assert message == f"cannot write {tmp_path}: Permission denied"
+
+
+def test_what_save_wrote_it_writes_over_also_if_it_was_killed_between(tmp_path):
+    regard.save(tiny("gpt2"), tmp_path, shard_bytes=20_000)
+    (tmp_path / INDEX).unlink()
+    (tmp_path / "config.json").unlink()
+    (tmp_path / "notes.md").write_text("mine")
+    regard.save(tiny("llama"), tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {"config.json", WEIGHTS, "notes.md"}
+
+
+def test_shards_of_another_model_in_the_folder_stay(folder):
+    path = folder("gpt2")
+    change_tensors(path, lambda tensors: tensors)
+    other = path / "model-00003-of-00007.safetensors"
+    other.write_text("half of a download")
+    model = regard.load(path)
+    regard.save(model, path)
+    regard.save(model, path, shard_bytes=20_000)
+    assert other.read_text() == "half of a download"

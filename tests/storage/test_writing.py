@@ -233,3 +233,12 @@ def test_a_full_disk_is_told_with_what_is_needed_and_what_is_free(tmp_path, monk
     assert no_room(full, folder, 1000) == f"no space left in {folder}: about 1.0 kB are needed"
     assert no_room(OSError(errno.EACCES, "Permission denied"), folder, 1) == "Permission denied"
     assert no_room(OSError("odd"), folder, 1) == "odd"
+
+
+def test_no_file_takes_the_place_of_a_device(tmp_path, monkeypatch):
+    (tmp_path / "out").symlink_to("/proc/self/fd/1")
+    monkeypatch.setattr(os, "replace", lambda *given: pytest.fail("it would be lost"))
+    for path in (Path("/dev/null"), tmp_path / "out"):
+        with pytest.raises(OSError, match="it is a device"), replacing(path):
+            pytest.fail("nothing is written")
+    assert os.listdir(tmp_path) == ["out"]

@@ -107,6 +107,12 @@ def stopped(given: Given) -> None:
     before(given["where"], Stopping(given))
 
 
+def stopped_in_the_background(given: Given) -> None:
+    """The same where SIGINT is ignored from the start, as behind an `&` of a script."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    stopped(given)
+
+
 def stopped_while_compiling(given: Given) -> None:
     """Signals in the first call of what `torch.compile` gives, which compiles nothing here: that
     would take minutes."""

@@ -6,7 +6,7 @@ from pathlib import Path
 from signal import SIGTERM
 
 import pytest
-from tiny_runs import left, made
+from tiny_runs import KINDS, OTHERS, left, made
 
 from regard.training import log
 from regard.training.checkpoints import Checkpoint, stored_steps
@@ -34,7 +34,8 @@ def check_finite(run: Path) -> None:
             for name in stored.names(kind):
                 assert stored.pieces[kind].read(name).isfinite().all(), name
     for validation in told(run, "validation"):
-        assert not validation["best"] or math.isfinite(validation["loss"])
+        figure = validation.get("loss", validation.get("bleu"))  # of captions
+        assert not validation["best"] or math.isfinite(figure)
 
 
 @pytest.fixture(scope="module")
@@ -145,6 +146,31 @@ def test_a_faulty_run_that_is_killed_ends_as_if_it_had_not(nursery, unbroken, ho
     assert left(run) == left(unbroken(on_fault))
 
 
+FAMILIES = [kind for kind in KINDS | OTHERS if kind != "text"]
+
+
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_each_family_steps_back_and_ends_the_same_when_it_is_killed_there(nursery, kind, tmp_path):
+    found = []
+    for kills in (False, True):
+        folder = tmp_path / str(kills)
+        command = [*made(folder, kind), "--set", "training.on_fault=back"]
+        if kills:
+            how = {"hook": "killed", "given": {"step": STEP, "turn": 1}}
+            assert trained(nursery, folder, command, value="inf", **how).code == -9
+            assert stored_steps(folder / "run")[-1] == 12  # which knows of no step back
+        ended = trained(nursery, folder, command, value="inf")
+        assert ended.code == 0, ended.out
+        run = folder / "run"
+        (back,) = told(run, "back")
+        assert (back["step"], back["to"], back["turn"]) == (STEP + 1, 12, 1)
+        assert [step["step"] for step in told(run, "step")] == [*range(1, 15), *range(13, 25)]
+        check_finite(run)
+        found.append(left(run))
+    unbroken, killed = found
+    assert killed == unbroken
+
+
 # Stopped at
 
 
@@ -161,6 +187,17 @@ def test_a_run_that_stops_says_why_and_can_go_on_from_before(nursery, whole, tmp
     ended = nursery.run(folder, *command)  # with what was wrong put right
     assert ended.code == 0, ended.out
     assert left(run) == whole("text").left
+
+
+@pytest.mark.parametrize("on_fault", ["skip", "back"])
+def test_a_run_that_stopped_goes_on_with_another_on_fault(nursery, unbroken, on_fault, tmp_path):
+    """Though `skip` is the usual one, which need not be said."""
+    folder = tmp_path / "stopped"
+    command = commanded(folder, "stop")
+    assert trained(nursery, folder, command).code == 2
+    ended = trained(nursery, folder, [*command, f"training.on_fault={on_fault}"])
+    assert ended.code == 0, ended.out
+    assert left(folder / "run") == left(unbroken(on_fault))
 
 
 @pytest.mark.parametrize("on_fault", ["back", "stop"])

@@ -88,6 +88,20 @@ def test_a_signal_in_any_phase_stops_what_the_same_command_then_ends(
     assert left(run) == expected.left
 
 
+def test_in_the_background_of_a_script_ctrl_c_is_for_others_and_sigterm_stops_it(
+    nursery, whole, tmp_path
+):
+    folder, run = tmp_path / "background", tmp_path / "background" / "run"
+    command, setup = made(folder, "text"), "stopped_in_the_background"
+    for signals, code in (([SIGINT, SIGTERM, SIGINT], 143), ([SIGINT, SIGINT], 0)):
+        given = {**PHASES["a step"], "signals": signals}
+        ended = stopped(nursery, folder, command, given, setup)
+        assert ended.code == code, ended.out
+        assert "interrupted" not in ended.out.splitlines()[-1]
+        check_whole(run)
+    assert left(run) == whole("text").left
+
+
 @pytest.mark.parametrize("number", [SIGINT, SIGTERM])
 def test_a_signal_while_standard_input_is_read(nursery, number, tmp_path):
     given = {"where": "regard.commands.names:spool", "seconds": LONG, "signals": [number]}

@@ -65,6 +65,28 @@ def captioner(folder: Path) -> list[str]:
     return [*images, "--set", *kept, *more, "model.context=16"]
 
 
+def attentive_pairs(folder: Path) -> list[str]:
+    kept = [change for change in COMMON if not change.startswith("model.heads")]
+    pairs = ["--pairs", "a.txt", "b.txt", "--model", "bahdanau", "--tokenizer", "char"]
+    return [*pairs, "--set", *kept, "training.tokens_per_step=96"]
+
+
+def convolution(folder: Path) -> list[str]:
+    kept = [change for change in COMMON if not change.startswith(("model.heads", "model.hidden"))]
+    text = ["text", "--model", "conv", "--tokenizer", "char"]
+    return [*text, "--set", *kept, "training.tokens_per_step=64"]
+
+
+def bag_of_words(folder: Path) -> list[str]:
+    lines = (folder / "a.txt").read_text().splitlines()
+    labelled = [f"{line}\t{'cat' if 'cat' in line else 'none'}\n" for line in lines]
+    (folder / "labels.tsv").write_text("".join(labelled))
+    kept = [change for change in COMMON if change.startswith("training.")]
+    kept.remove("training.context=16")
+    pairs = ["--pairs", "labels.tsv", "--model", "bag-linear", "--tokenizer", "word"]
+    return [*pairs, "--set", *kept, "training.tokens_per_step=64"]
+
+
 def _set(*changes: str) -> list[str]:
     return ["--set", *COMMON, *changes]
 
@@ -76,6 +98,8 @@ KINDS = {
     "carried": carried_model,
     "images": captioner,
 }
+# Families that are broken less often.
+OTHERS = {"attentive pairs": attentive_pairs, "convolution": convolution, "labels": bag_of_words}
 
 
 def made(folder: Path, kind: str) -> list[str]:
@@ -88,7 +112,7 @@ def made(folder: Path, kind: str) -> list[str]:
         (folder / "text" / f"{part}.txt").write_text("\n".join(lines[part::3]) + "\n")
     (folder / "a.txt").write_text("\n".join(lines) + "\n")
     (folder / "b.txt").write_text("\n".join(line[::-1] for line in lines) + "\n")
-    return ["train", *KINDS[kind](folder), "--steps", str(STEPS), "--out", "run"]
+    return ["train", *(KINDS | OTHERS)[kind](folder), "--steps", str(STEPS), "--out", "run"]
 
 
 class Whole:

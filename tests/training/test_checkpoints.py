@@ -1,7 +1,9 @@
 """What a checkpoint says is believed when it is what was written, and put aside when it is not."""
 
+import errno
 import json
 import math
+import os
 import re
 import shutil
 from dataclasses import asdict, fields
@@ -13,8 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.errors import RegardError
-from regard.storage import write_json, write_safetensors
+from regard.storage import tensors, write_json, write_safetensors
 from regard.storage.writing import _host
+from regard.training import shares
 from regard.training.checkpoints import (
     Checkpoint,
     Place,
@@ -349,3 +352,50 @@ def test_what_was_killed_while_it_was_written_is_swept_away(tmp_path):
 
 def test_a_run_without_any_has_none(tmp_path):
     assert sound(tmp_path) == ([], [])
+
+
+def refusing(monkeypatch, place, name, folder, error):
+    """Let a function fail for all that lies in a folder."""
+    real = getattr(place, name)
+
+    def asked(path, *rest, **more):
+        if str(path).startswith(f"{folder}/"):
+            raise error
+        return real(path, *rest, **more)
+
+    monkeypatch.setattr(place, name, asked)
+
+
+NOT_DAMAGE = (errno.EACCES, errno.EIO, errno.ESTALE, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+UNREADABLE = [
+    *((os, "open", OSError(code, os.strerror(code))) for code in NOT_DAMAGE),
+    *((module, "safe_open", FileNotFoundError("no such file")) for module in (shares, tensors)),
+    (shares, "safe_open", MemoryError()),
+]
+
+
+@pytest.mark.parametrize(("place", "name", "error"), UNREADABLE)
+def test_one_that_the_system_does_not_let_us_read_is_not_damaged(
+    tmp_path, monkeypatch, place, name, error
+):
+    written(tmp_path, 2, 4)
+    flip(tmp_path / "checkpoints" / "2" / "model.safetensors")
+    before = {path: path.lstat().st_ino for path in tmp_path.rglob("*")}
+    refusing(monkeypatch, place, name, tmp_path / "checkpoints" / "4", error)
+    with pytest.raises(RegardError, match="; nothing was changed: ") as told:
+        sound(tmp_path)
+    assert "damaged" not in str(told.value)
+    monkeypatch.undo()
+    assert {path: path.lstat().st_ino for path in tmp_path.rglob("*")} == before
+
+
+def test_one_whose_bytes_cannot_be_read_to_the_end_is_not_damaged(tmp_path, monkeypatch):
+    written(tmp_path, 2)
+
+    def stale(*rest):
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+
+    monkeypatch.setattr(tensors, "_chunks", stale)
+    with pytest.raises(RegardError, match="Stale file handle; nothing was changed"):
+        sound(tmp_path)
+    assert stored_steps(tmp_path) == [2]

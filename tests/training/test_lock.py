@@ -350,3 +350,12 @@ def test_without_flock_what_another_machine_left_is_left_to_the_user(tmp_path, m
     assert f"remove {tmp_path / LOCK}" in said
     with Lock(tmp_path):
         pass
+
+
+def test_a_lock_that_is_another_file_too_is_held_and_not_written(tmp_path):
+    (tmp_path / "precious").write_text("mine")
+    os.link(tmp_path / "precious", tmp_path / LOCK)
+    with Lock(tmp_path):
+        assert holder(tmp_path)
+        assert (tmp_path / "precious").read_text() == "mine"
+    assert [path.name for path in tmp_path.iterdir()] == ["precious"]

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 
 import pytest
 from hypothesis import given
@@ -77,6 +78,38 @@ def test_a_broken_line_elsewhere_is_named_by_file_and_number(tmp_path, broken):
         read(tmp_path)
 
 
+HUGE = 10**400
+WRONG = {  # of fields that a reader counts on
+    "event": [0, 7, None, ["step"], {"step": 1}],
+    "step": ["NaN", "7", -1, 1.5, True, HUGE, 1 << 63, [7], {}],
+    "to": ["NaN", [0]],
+    "time": ["nan?", None, True, HUGE, [1.5], {}],
+    "loss": ["2.25", True, HUGE, 1e200, [2.25], {}],
+    "bleu": ["x", [1]],
+    "learning_rate": ["x", {}],
+    "gradient_norm": ["x", -HUGE],
+    "tokens": ["x", HUGE],
+    "tokens_per_second": ["x", [9]],
+}
+
+
+@pytest.mark.parametrize("field", WRONG)
+def test_an_event_whose_fields_are_of_another_type_is_none(tmp_path, field):
+    for value in WRONG[field]:
+        broken = json.dumps({**STEP, field: value})
+        (tmp_path / LOG).write_text(f"{json.dumps(STEP)}\n{broken}\n")
+        with pytest.raises(RegardError, match=r"log\.jsonl, line 2: not an event"):
+            read(tmp_path)
+
+
+@pytest.mark.parametrize("value", [None, math.nan, math.inf, 0, 7, -1e99])
+def test_numbers_that_are_not_known_or_not_finite_are_as_good_as_any(tmp_path, value):
+    log = Log(tmp_path)
+    log.write({**STEP, "loss": value, "bleu": value, "gradient_norm": value})
+    log.close()
+    assert repr(read(tmp_path)[0]["loss"]) == repr(value)
+
+
 def test_a_missing_log_and_an_unwritable_folder_are_one_sentence(tmp_path):
     with pytest.raises(RegardError, match=r"cannot read the log .*log\.jsonl: No such file"):
         read(tmp_path / LOG)
@@ -115,3 +148,14 @@ def test_a_link_in_place_of_the_log_leaves_what_it_leads_to_alone(tmp_path):
     with pytest.raises(RegardError, match="it is a link"):
         Log(tmp_path / "run", 0)
     assert (tmp_path / "precious.txt").read_text() == "all of it"
+
+
+def test_a_log_that_has_another_name_too_goes_on_as_a_file_of_its_own(tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "kept.jsonl").write_bytes(b'{"event": "one"}\n{"event": "two"}\n')
+    os.link(tmp_path / "kept.jsonl", tmp_path / "run" / "log.jsonl")
+    log = Log(tmp_path / "run", 17)
+    log.write({"event": "three"})
+    log.close()
+    assert (tmp_path / "kept.jsonl").read_bytes() == b'{"event": "one"}\n{"event": "two"}\n'
+    assert [event["event"] for event in read(tmp_path / "run")] == ["one", "three"]

@@ -243,6 +243,36 @@ def test_the_weights_of_the_beginning_are_none_to_average(tmp_path):
     assert same(weights_of(job.module), expected)
 
 
+def flip(path: Path) -> None:
+    """As a disk does now and then."""
+    content = bytearray(path.read_bytes())
+    content[-9] ^= 0x40
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("kind", ["model", "optimizer"])
+@pytest.mark.parametrize(("read", "step"), [("to step back", 5), ("to average", 8)])
+def test_a_checkpoint_damaged_since_it_was_written_is_not_gone_on_with(tmp_path, kind, read, step):
+    """The last one before a step, which is a fault or the last of all."""
+    how = {"checkpoint_every": 1, "average": 2 * (read == "to average")}
+    loop, now = Loop(faulty(tmp_path, "back", **how)), at(step)
+    damaged = tmp_path / "checkpoints" / str(step - 1)
+
+    def when(batch: Batch) -> bool:
+        if now(batch):
+            loop.checkpoints.wait()
+            flip(damaged / f"{kind}.safetensors")
+        return now(batch) and read == "to step back"
+
+    loop.answer = Poisoned(loop.answer, "loss", when)
+    words = f"{kind}.safetensors.*; the same command puts it aside, and goes on from the checkpoint"
+    with pytest.raises(RegardError, match=words):
+        loop.run()
+    again = faulty(tmp_path, "back", seed=1, **how)
+    assert damaged.with_suffix(".damaged").is_dir()
+    assert Loop(again).run().reason == "finished"
+
+
 def alike(last: Job, whole: Job) -> bool:
     one, other = (sound(job.folder)[0][-1].place for job in (last, whole))
     assert replace(one, seconds=0, log=0) == replace(other, seconds=0, log=0)

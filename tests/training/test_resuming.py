@@ -160,6 +160,16 @@ def test_what_changes_no_weights_may_be_another(key, run):
     }
 
 
+@pytest.mark.parametrize("key", FREE)
+def test_what_may_be_another_may_be_as_usual_again_when_it_is_named(key):
+    run = run_of(f"{key}={json.dumps(CHANGED[key])}")
+    usual, there = (flat(some.tables())[key] for some in (Settings(), run.settings))
+    found = agreed(run, said(f"{key}={json.dumps(usual)}"), [key])
+    assert flat(found.tables())[key] == usual != there
+    kept = flat(agreed(run, said()).tables())[key]
+    assert kept == (usual if key == "training.device" else there)
+
+
 def test_a_device_that_is_not_said_is_looked_for_anew():
     run = run_of("training.device=cpu")
     assert agreed(run, said()).training.device == "auto"

@@ -10,7 +10,7 @@ from regard.commands.running import carry_out
 from regard.errors import RegardError
 from regard.models.families import build, named
 from regard.training import deciding, room
-from regard.training.room import bytes_of_each, enough, unfit
+from regard.training.room import bytes_of_each, enough, is_full, unfit
 from regard.training.settings import Settings
 from regard.training.setup import plan
 
@@ -73,3 +73,20 @@ def test_a_plan_that_cannot_be_tried_says_so(settings, monkeypatch):
     with pytest.raises(RegardError, match=r"lower training\.rows"):
         plan(settings)
     assert not plan(replace(settings, training=replace(settings.training, rows=1))).unfit
+
+
+@pytest.mark.parametrize(
+    ("error", "full"),
+    [
+        (MemoryError(), True),
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB."), True),
+        (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory"), True),
+        (RuntimeError("CUDA error: out of memory\nCompile with TORCH_USE_CUDA_DSA"), True),
+        (RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"), True),
+        (RuntimeError("CUDA error: an illegal memory access was encountered"), False),
+        (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), False),
+        (ValueError("CUDA error: out of memory"), False),
+    ],
+)
+def test_full_memory_is_told_from_other_trouble(error, full):
+    assert is_full(error) == full

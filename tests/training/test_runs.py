@@ -173,13 +173,6 @@ def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path, tokenizer):
     assert not (tmp_path / "run" / "run.toml").exists()
 
 
-def test_versions_name_the_code_that_ran(monkeypatch):
-    found = runs.versions()
-    assert {"python", "torch", "regard", "tokenizers", "numpy"} <= set(found)
-    monkeypatch.setenv("PATH", "")
-    assert "git" not in runs.versions()
-
-
 # --- what is noted ---------------------------------------------------------------------------
 
 

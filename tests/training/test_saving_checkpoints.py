@@ -319,3 +319,15 @@ def test_a_share_is_taken_in_where_a_network_disk_keeps_what_was_removed(tmp_pat
         "model-00002-of-00002.safetensors"
     ]
     assert not share.exists()
+
+
+def test_a_share_that_is_a_link_goes_and_what_it_names_stays(tmp_path):
+    (tmp_path / "precious").mkdir()
+    (tmp_path / "precious" / "rows.json").write_text("mine")
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / ".4.share-1").symlink_to("../precious")
+    kept = writer(tmp_path)
+    kept.clean()
+    kept.close()
+    assert list((tmp_path / "checkpoints").iterdir()) == []
+    assert (tmp_path / "precious" / "rows.json").read_text() == "mine"

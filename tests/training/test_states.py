@@ -303,6 +303,7 @@ def test_a_line_or_a_file_without_end_is_not_loaded(tmp_path, name, words):
     ("toml", "words"),
     [
         ("[data", "run.toml is not readable TOML"),
+        ("x" + ".x" * 5000 + " = 1", "run.toml is not readable TOML: it has a line with too many"),
         ("a = " + "[" * 5000, "run.toml is not readable TOML"),
         ("[training]\nsteps = 0\nstpes = 5", "2 problems; [training] has no key 'stpes'; did you"),
         ("[model]\npreset = 5", "preset must be a text"),
@@ -406,3 +407,12 @@ def test_no_folder_has_no_runs_and_a_damaged_run_hides_no_other(tmp_path):
     write(tmp_path / "good", *SOME)
     write(tmp_path / "bad", toml="[")
     assert {s.folder.name: s.word for s in states(tmp_path)} == {"good": "killed", "bad": "damaged"}
+
+
+def test_somebodys_recipe_is_no_run_and_what_stands_below_it_is_found(tmp_path):
+    recipe = TOML.replace('[versions]\nregard = "0.1.0"\n', "")
+    write(tmp_path / "proj", toml=recipe)
+    write(tmp_path / "proj" / "runs" / "a")
+    assert [s.folder.name for s in states(tmp_path)] == ["a"]
+    write(tmp_path / "proj", *SOME, toml=recipe)  # but with a log it has been one
+    assert [s.folder.name for s in states(tmp_path)] == ["proj"]

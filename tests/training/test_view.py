@@ -9,7 +9,8 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from regard.training.formats import count, duration, literal, moment, percent, rate, size
+from regard.terminal import literal
+from regard.training.formats import count, duration, moment, percent, rate, size
 from regard.training.sparkline import BLOCKS, History, sparkline
 from regard.training.view import PANEL_HEIGHT, PLAIN_WIDTH, LiveView, PlainView, view
 
