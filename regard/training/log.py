@@ -150,7 +150,7 @@ def parsed(line: bytes) -> dict[str, Any] | None:
 
 def holed(line: bytes) -> bool:
     """Whether a power cut left zeros in place of a part of an event, which has none."""
-    return b"\0" in line and line.strip(b"\0\n") != b""
+    return b"\0\0" in line and line.strip(b"\0\n") != b""  # one may be a bit that flipped
 
 
 def _is_measured(event: Mapping[str, Any]) -> bool:
