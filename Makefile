@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 help:
 	@echo "make test   set up, then check style, types, imports, and run all tests"
 	@echo "make demo   set up, then see a small model learn Python and complete a few lines"
-	@echo "make soak   kill training at 100 random moments, and learn what takes longer (three minutes)"
+	@echo "make soak   kill training at 100 random moments, cut the power at as many, and learn what takes longer (ten minutes)"
 	@echo "make bench  measure against peers (minutes; see docs/measurements.md)"
 
 # What users run needs only the run-time dependencies; the tests need the rest too.
@@ -36,7 +36,8 @@ demo: $(VENV)/run
 	@$(BIN)/python -P -m regard.demo
 
 soak: $(VENV)/dev
-	REGARD_SEEDS=100 $(BIN)/pytest -n auto tests/system/test_survival.py tests/system/test_models_learn.py
+	REGARD_SEEDS=100 $(BIN)/pytest -n auto tests/system/test_survival.py tests/system/test_power_cuts.py \
+		tests/system/test_network_disks.py tests/system/test_models_learn.py
 
 # NANOGPT=folder, on a machine with CUDA, measures a checkout of nanoGPT beside ours.
 # TEXT=file measures preparing it; LOOP=file (CUDA) the whole loop on it against its bare step;

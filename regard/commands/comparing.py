@@ -28,7 +28,7 @@ from regard.comparison.results import Comparison, Result, buckets_of, result
 from regard.data.buckets import Buckets
 from regard.data.stream import Stream
 from regard.errors import Problems, RegardError
-from regard.storage import read_json, write_json
+from regard.storage import make_folder, read_json, write_json
 from regard.terminal import message
 from regard.training.deciding import Plan
 from regard.training.formats import duration
@@ -122,7 +122,7 @@ class Comparing:
                 self._tried(one, self._calibrate, place)
             elif isinstance(steps, int):
                 self.contestants[place] = one.trained_for(steps)
-        self.wanted.out.mkdir(parents=True, exist_ok=True)
+        make_folder(self.wanted.out)
         write_json({"models": before | self._notes()}, path)
 
     def _calibrate(self, place: int) -> None:

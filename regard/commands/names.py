@@ -9,9 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from regard.commands.printing import note
-from regard.data.tokens import cache_folder
 from regard.errors import RegardError
-from regard.storage import replaceable, size
+from regard.storage import cache_folder, replaceable, size
 from regard.text.sources import DOCUMENT, check_text, expanded, spool
 from regard.training.checkpoints import FOLDER as CHECKPOINTS
 from regard.training.lock import LOCK

@@ -20,7 +20,7 @@ from regard.data.pairs import EncodedPairs
 from regard.data.tokens import Tokens
 from regard.errors import RegardError, UnreadableError
 from regard.loading import speaker_of
-from regard.storage import read_json, write_json
+from regard.storage import make_folder, read_json, write_json
 from regard.training import log
 from regard.training.evaluation import Scores, by_length, compare, translations
 from regard.training.runs import WEIGHTS, Run
@@ -164,7 +164,7 @@ def kept(path: Path, key: str, make: Callable[[], Figures]) -> Figures:
     if (found := known(path, key)) is not None:
         return found
     figures = _plain(make())
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     write_json({"key": key, "figures": figures}, path)
     return dict(figures)
 

@@ -18,9 +18,8 @@ from typing import Any
 import torch
 
 from regard.cost.stand_in import Kind
-from regard.data.tokens import cache_folder
 from regard.errors import RegardError, nearest
-from regard.storage import read_json
+from regard.storage import cache_folder, read_json
 
 FORMAT = 3
 FOLDER = resources.files("regard.cost") / "devices"

@@ -22,7 +22,7 @@ import numpy as np
 
 from regard.data.texts import Part, Passage, Progress, Texts
 from regard.errors import RegardError
-from regard.storage import building, no_room, read_json, sweep, write_json
+from regard.storage import building, cache_folder, no_room, read_json, sweep, write_json
 from regard.text.specials import BOS, EOS, SPECIALS, UNK
 from regard.text.tokenizer import Tokenizer
 
@@ -33,18 +33,6 @@ SHARD = 1 << 27  # tokens in a file: 256 MiB of uint16
 CHECKED = 256 << 20
 # What notes with the wrong things in them lead to.
 STRANGE = (TypeError, ValueError, LookupError, ArithmeticError, AttributeError)
-
-
-def cache_folder() -> Path:
-    """Where prepared data is kept: $REGARD_CACHE, else the user's cache folder."""
-    if named := os.environ.get("REGARD_CACHE"):
-        return Path(named)
-    if named := os.environ.get("XDG_CACHE_HOME"):
-        return Path(named) / "regard"
-    home = os.path.expanduser("~")
-    if home == "~":  # neither $HOME nor an entry of this user, as in a container for any user
-        raise RegardError("this user has no home folder; set REGARD_CACHE to a folder with room")
-    return Path(home) / ".cache" / "regard"
 
 
 @dataclass
@@ -208,7 +196,7 @@ class _Writer:
         self._write("documents.bin", np.array(self.starts, dtype="<i8"))
         self.stock.checksums = {name: found.hexdigest() for name, found in self.hashes.items()}
         self.stock.checksums[""] = self.stock.seal()
-        write_json(asdict(self.stock), self.folder / "meta.json")
+        write_json(asdict(self.stock), self.folder / "meta.json", inside=True)
 
 
 def prepare(

@@ -19,9 +19,9 @@ from regard.storage import (
     TensorFolder,
     check_finite,
     former_files,
+    make_folder,
     read_json,
     widest,
-    write_json,
     write_tensors,
 )
 
@@ -164,9 +164,8 @@ def save_folder(
     for rule in family.rules(config):
         tensors |= _part(rule, state[rule.ours].detach())
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        write_tensors(tensors, folder, shard_bytes, former_files(folder))
-        write_json(settings, folder / "config.json")
+        make_folder(folder)
+        write_tensors(tensors, folder, shard_bytes, former_files(folder), settings)
     except (OSError, ValueError) as error:  # a NUL in the path is a ValueError
         reason = getattr(error, "strerror", None) or error
         raise RegardError(f"cannot write {folder}: {reason}") from None

@@ -4,6 +4,7 @@ Whatever is read may come from anybody: sizes are bounded before memory is taken
 regular files is opened, and nothing is ever unpickled.
 """
 
+from regard.storage.cache import cache_folder, is_private, private_folder
 from regard.storage.line_reader import LineReader
 from regard.storage.reading import (
     check_bounds,
@@ -31,9 +32,11 @@ from regard.storage.tensors import (
 from regard.storage.writing import (
     building,
     discard,
+    make_folder,
     replaceable,
     replacing,
     sweep,
+    sync,
     write_json,
     write_together,
 )
@@ -43,15 +46,19 @@ __all__ = [
     "LineReader",
     "TensorFolder",
     "building",
+    "cache_folder",
     "check_bounds",
     "check_finite",
     "check_missing",
     "discard",
     "former_files",
+    "is_private",
+    "make_folder",
     "no_room",
     "opened",
     "parse_json",
     "parse_line",
+    "private_folder",
     "read_file",
     "read_json",
     "replaceable",
@@ -60,6 +67,7 @@ __all__ = [
     "size",
     "strange_files",
     "sweep",
+    "sync",
     "verified",
     "verify",
     "widest",

@@ -1,5 +1,6 @@
 """Files that anybody may have made: bounded before they are read, told in a few words if wrong."""
 
+import errno
 import json
 import os
 import stat
@@ -26,7 +27,12 @@ def read_file(path: Path, most: int) -> bytes:
 
 def opened(path: Path) -> IO[bytes]:
     """A regular file to read: a FIFO would be waited for, and a device may have no end."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise ValueError("it is a link in a circle") from None
+        raise
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise ValueError("it is not a regular file")

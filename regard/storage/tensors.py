@@ -9,7 +9,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
@@ -21,9 +21,10 @@ from torch import Tensor
 from regard.errors import Problems, RegardError, UnreadableError
 from regard.storage.reading import opened, parse_json, read_json, shown
 from regard.storage.room import size
-from regard.storage.writing import replacing, write_json
+from regard.storage.writing import json_text, replacing, sync
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+CONFIG = "config.json"
 WRITTEN = r"model(-\d{5}-of-\d{5})?\.safetensors"
 FLOATS = ("F64", "F32", "F16", "BF16")
 PIECE = 1 << 20  # bytes of a file that are read and looked at together
@@ -111,11 +112,17 @@ def _files(folder: Path) -> list[str]:
 
 
 def write_tensors(
-    tensors: Mapping[str, Tensor], folder: Path, shard_bytes: int, former: Iterable[str] = ()
+    tensors: Mapping[str, Tensor],
+    folder: Path,
+    shard_bytes: int,
+    former: Iterable[str] = (),
+    settings: Mapping[str, Any] | None = None,
 ) -> None:
     """Write tensors into a folder: one file, or shards of up to `shard_bytes` with an index.
 
-    Of the `former` files, those that are not written now are removed.
+    `settings` go to config.json beside them. The `former` files are another model's: where some
+    would be there together with some of these, they and their settings go first, so that for a
+    moment the folder holds no model.
     """
     shards: list[dict[str, Tensor]] = [{}]
     room = shard_bytes
@@ -129,16 +136,37 @@ def write_tensors(
     if len(shards) > 1:
         count = len(shards)
         names = [f"model-{i + 1:05}-of-{count:05}.safetensors" for i in range(count)]
-    for name, shard in zip(names, shards, strict=True):
-        _write_file({key: _whole(tensor) for key, tensor in shard.items()}, folder / name)
+    texts = {}
+    if settings is not None:
+        texts[CONFIG] = json_text(settings)
     if len(shards) > 1:
         places = {key: name for name, shard in zip(names, shards, strict=True) for key in shard}
         total = sum(tensor.nbytes for tensor in tensors.values())
-        index = {"metadata": {"total_size": total}, "weight_map": places}
-        write_json(index, folder / INDEX)
-    kept = {*names, INDEX} if len(shards) > 1 else {*names}
-    for name in {*former} - kept:
-        (folder / name).unlink(missing_ok=True)
+        texts[INDEX] = json_text({"metadata": {"total_size": total}, "weight_map": places})
+    with ExitStack() as named_last, ExitStack() as named_first:
+        for name, text in texts.items():
+            unnamed = named_last.enter_context(replacing(folder / name))
+            unnamed.write_text(text, encoding="utf-8")
+        for name, shard in zip(names, shards, strict=True):
+            unnamed = named_first.enter_context(replacing(folder / name))
+            write_safetensors({key: _whole(tensor) for key, tensor in shard.items()}, unnamed)
+            sync(unnamed)
+        _make_way(folder, {*former}, {*names, *texts}, texts.get(CONFIG, ""))
+
+
+def _make_way(folder: Path, former: set[str], names: set[str], config: str) -> None:
+    """Take away an earlier model, what tells how to read it first, unless one file alone changes.
+
+    Between two renames there would be weights of one model with the settings of another.
+    """
+    there = folder / CONFIG
+    same = not config or (there.is_file() and there.read_bytes() == config.encode())
+    if former and not (same and former == {SINGLE} == names - {CONFIG}):
+        if config:
+            there.unlink(missing_ok=True)
+            sync(folder)
+        for name in former:
+            (folder / name).unlink(missing_ok=True)
 
 
 def strange_files(folder: Path) -> list[str]:
@@ -177,11 +205,6 @@ def _is_sealed(path: Path) -> bool:
 
 def _whole(tensor: Tensor) -> Tensor:
     return tensor.detach().to("cpu", copy=False).contiguous()
-
-
-def _write_file(tensors: dict[str, Tensor], path: Path) -> None:
-    with replacing(path) as partial:
-        write_safetensors(tensors, partial)
 
 
 # The names of torch's types in the format.

@@ -11,7 +11,7 @@ import shutil
 import stat
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +30,9 @@ def replacing(path: Path) -> Iterator[Path]:
     partial = _beside(path, "partial")
     try:
         yield partial
-        _sync(partial)
+        sync(partial)
         os.replace(partial, path)
-        _sync(path.parent)
+        sync(path.parent)
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
@@ -59,14 +59,14 @@ def building(folder: Path, replace: bool = False) -> Iterator[Path]:
     it is to be replaced. Then a reader sees the old folder or the new one, or for an instant none;
     who is killed in that instant leaves the old one to `sweep`, which puts it back.
     """
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(folder.parent)
     partial = _beside(folder, "partial")
     partial.mkdir()
     try:
         yield partial
         for path in (*partial.rglob("*"), partial):
             if not path.is_symlink():
-                _sync(path)
+                sync(path)
         _install(partial, folder, replace)
     finally:
         _remove(partial)
@@ -86,20 +86,32 @@ def _install(partial: Path, folder: Path, replace: bool) -> None:
         if aside.exists() and not folder.exists():
             os.replace(aside, folder)
     try:
-        _sync(folder.parent)
+        sync(folder.parent)
     finally:
         _remove(aside)
 
 
+def make_folder(folder: Path, rights: int = 0o777) -> None:
+    """Make a folder, and those it lies in, whose names are then on the disk: what is synced in a
+    folder whose own name is not may be lost with it.
+    """
+    if not folder.is_dir():
+        make_folder(folder.parent)
+        folder.mkdir(rights, exist_ok=True)
+        with suppress(PermissionError):  # a folder that one may write to and not read
+            sync(folder.parent)
+
+
 def discard(folder: Path) -> None:
-    """Remove a folder; who is killed meanwhile leaves nothing under its name."""
+    """Remove a folder; a kill or a power cut meanwhile leaves nothing under its name."""
     aside = _beside(folder, "partial")
     with suppress(OSError):
         os.replace(folder, aside)
+        sync(folder.parent)
     _remove(aside)
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
     """Wait until a file or a folder's names are on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
@@ -174,10 +186,18 @@ def write_together(texts: Mapping[Path, str]) -> None:
         partials = [(stack.enter_context(replacing(path)), text) for path, text in texts.items()]
         for partial, text in partials:
             partial.write_text(text, encoding="utf-8")
-            _sync(partial)
+            sync(partial)
 
 
-def write_json(content: Mapping[str, Any], path: Path) -> None:
-    """Write a JSON object, so that a reader sees the old file or the new one."""
-    with replacing(path) as partial:
-        partial.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+def write_json(content: Mapping[str, Any], path: Path, inside: bool = False) -> None:
+    """Write a JSON object, so that a reader sees the old file or the new one.
+
+    `inside` a folder that is being built, which is synced and gets its name as a whole, it is
+    written plainly.
+    """
+    with nullcontext(path) if inside else replacing(path) as partial:
+        partial.write_text(json_text(content), encoding="utf-8")
+
+
+def json_text(content: Mapping[str, Any]) -> str:
+    return json.dumps(content, indent=2, sort_keys=True) + "\n"

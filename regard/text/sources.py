@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from regard.errors import Problems, RegardError
-from regard.storage import LineReader, parse_line
+from regard.storage import LineReader, make_folder, parse_line, sync
 from regard.storage.line_reader import LINE
 from regard.text.cutting import Piece, cut
 from regard.text.damage import broken, canonical
@@ -54,7 +54,7 @@ def find(given: Sequence[str | Path]) -> Found:
 
 def spool(stream: BinaryIO, folder: Path) -> Path:
     """Write what cannot be read twice to a file in `folder`, named by a hash of the content."""
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     digest = hashlib.sha256()
     with tempfile.NamedTemporaryFile(dir=folder, delete=False) as kept:
         try:
@@ -65,7 +65,9 @@ def spool(stream: BinaryIO, folder: Path) -> Path:
             os.unlink(kept.name)
             raise
     path = folder / f"{digest.hexdigest()[:32]}.txt"
+    sync(Path(kept.name))  # a run that goes on reads it again, also after a power cut
     os.replace(kept.name, path)
+    sync(folder)
     return path
 
 

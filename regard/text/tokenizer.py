@@ -11,7 +11,7 @@ import numpy as np
 import tokenizers
 
 from regard.errors import RegardError, UnreadableError
-from regard.storage import read_file, replacing
+from regard.storage import make_folder, read_file, replacing
 from regard.text.encoders import ENCODERS, Encoder
 from regard.text.lines import LineEncoder, Lines, line_encoder
 from regard.text.reference import Ids
@@ -53,7 +53,7 @@ class Tokenizer:
     def save(self, path: str | Path) -> None:
         """Write a `tokenizer.json`, whole or not at all."""
         path = Path(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         with replacing(path) as unfinished:
             unfinished.write_text(self.spelled(), encoding="utf-8")
 

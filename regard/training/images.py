@@ -17,10 +17,9 @@ from regard.data.pictures_feed import Captions, Pictures, workers_for
 from regard.data.scenes import write_folder
 from regard.data.tasks import Part
 from regard.data.texts import Progress
-from regard.data.tokens import cache_folder
 from regard.errors import RegardError
 from regard.models.caption_config import CaptionConfig
-from regard.storage import no_room, size
+from regard.storage import cache_folder, no_room, size
 from regard.text.tokenizer import Kind, Tokenizer
 from regard.training.deciding import Made
 from regard.training.runs import config_for

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from regard.errors import RegardError
+from regard.storage import make_folder, sync
 from regard.terminal import literal
 
 LOCK = ".lock"  # in the run's folder
@@ -59,8 +60,9 @@ class Lock:
 
     def __enter__(self) -> Self:
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            make_folder(self.folder)
             self._descriptor = _patiently(self.path)
+            sync(self.folder)  # by the lock a folder that is but half begun is known as ours
         except OSError as error:
             raise RegardError(f"cannot lock {self.folder}: {error.strerror}") from None
         if self._descriptor is None:
@@ -141,6 +143,8 @@ def signature(folder: Path) -> str:
         return ""
     try:
         return os.pread(descriptor, READ, 0).decode(errors="replace")
+    except OSError:  # it is a pipe, say
+        return ""
     finally:
         os.close(descriptor)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol, cast
 
 from regard.errors import RegardError
-from regard.storage import no_room, opened, replacing
+from regard.storage import make_folder, no_room, opened, replacing
 
 LOG = "log.jsonl"  # in the run's folder
 LONGEST = 4 << 20  # bytes of a line
@@ -72,7 +72,7 @@ class Log(Sink):
     def __init__(self, folder: str | Path, kept: int | None = None) -> None:
         self.path = Path(folder) / LOG
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(self.path.parent)
             if self.path.is_symlink():
                 raise ValueError("it is a link, and what it leads to would be cut off")
             _part(self.path)
@@ -103,11 +103,17 @@ class Log(Sink):
             ) from None
 
     def close(self) -> None:
+        with suppress(OSError):  # what was to be saved is; a run that has not said so goes on
+            os.fsync(self._file.fileno())
         self._file.close()
 
 
 def read(path: str | Path) -> list[dict[str, Any]]:
-    """The events in a log, or in the log of a run's folder, without a last line torn by a kill."""
+    """The events in a log, or in the log of a run's folder.
+
+    What a kill or a power cut left is no event: a torn last line, or zeros for what was not on the
+    disk yet.
+    """
     path = Path(path)
     path = path / LOG if path.is_dir() else path
     events = []
@@ -117,7 +123,9 @@ def read(path: str | Path) -> list[dict[str, Any]]:
                 event = parsed(line)
                 if event is not None and _is_sound(event):
                     events.append(event)
-                elif event is not None or line.endswith(b"\n") or len(line) == LONGEST:
+                elif event is not None or (
+                    not holed(line) and (line.endswith(b"\n") or len(line) == LONGEST)
+                ):
                     raise RegardError(
                         f"{path}, line {number}: not an event; remove the line to go on"
                     )
@@ -138,6 +146,11 @@ def parsed(line: bytes) -> dict[str, Any] | None:
     if _is_measured(event):
         return {key: NOT_FINITE.get(v, v) if isinstance(v, str) else v for key, v in event.items()}
     return event
+
+
+def holed(line: bytes) -> bool:
+    """Whether a power cut left zeros in place of a part of an event, which has none."""
+    return b"\0\0" in line and line.strip(b"\0\n") != b""  # one may be a bit that flipped
 
 
 def _is_measured(event: Mapping[str, Any]) -> bool:

@@ -30,6 +30,7 @@ from regard.models.word2vec import WordVectors
 from regard.training.averaging import RunningMean, mean
 from regard.training.carrying import Carried
 from regard.training.checkpoints import Checkpoint, Place
+from regard.training.compiling import compiled
 from regard.training.evaluation import Scores, measure
 from regard.training.faults import COUNTS, Faults, Guard
 from regard.training.heap import keep_freed
@@ -95,7 +96,7 @@ class Loop:
         if self.processes.count > 1 and not self.sharded:
             pooled = bool(getattr(self.job.module.config, "pooler", False))
             answer = replicated(answer, self.processes, unused=pooled)
-        return torch.compile(answer) if self.job.compiled else answer  # type: ignore[return-value]
+        return compiled(answer) if self.job.compiled else answer
 
     def _carried(self) -> Carried | None:
         """What rows remember from step to step, where they continue one another."""

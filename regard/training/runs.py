@@ -31,6 +31,7 @@ from regard.storage import (
     FLOATS,
     TensorFolder,
     check_finite,
+    make_folder,
     no_room,
     shown,
     size,
@@ -316,7 +317,7 @@ def write_run(
     texts = {folder / RUN: tomli_w.dumps({"versions": noted, **tables})}
     texts |= {folder / name: known.spelled() for name, known in by_file.items()}
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         sweep(folder)
         write_together(texts)
     except OSError as error:

@@ -16,9 +16,18 @@ import torch
 from torch import Tensor
 
 from regard.errors import RegardError
-from regard.storage import building, discard, no_room, read_json, write_json, write_safetensors
+from regard.storage import (
+    building,
+    discard,
+    no_room,
+    read_json,
+    sync,
+    write_json,
+    write_safetensors,
+)
 from regard.training.checkpoints import FOLDER, FORMAT, KINDS, PLACE, Checkpoint, Place, sealed
 from regard.training.lock import Lock
+from regard.training.log import LOG
 from regard.training.processes import Processes
 from regard.training.shares import local, rows
 
@@ -154,7 +163,7 @@ class Checkpoints:
                     discard(self.path(step))
             elif shared:
                 with building(self._share(place.step, self.processes.rank), replace=True) as folder:
-                    write_json(_written(files, folder), folder / ROWS)
+                    write_json(_written(files, folder), folder / ROWS, inside=True)
         except OSError as error:
             needed = sum(
                 tensor.nbytes for part in files.values() for tensor in part.tensors.values()
@@ -177,7 +186,9 @@ class Checkpoints:
                 "files": {kind: [n for n in names if n.startswith(kind)] for kind in KINDS},
                 "rows": tables,
             }
-            write_json(sealed(content), folder / PLACE)
+            write_json(sealed(content), folder / PLACE, inside=True)
+            if (log := self.folder.parent / LOG).exists():
+                sync(log)  # the place says how much of it there is
             self._check_place()  # writing may have taken minutes
 
     def _share(self, step: int, rank: int) -> Path:
@@ -192,9 +203,9 @@ class Checkpoints:
             time.sleep(0.02)
         tables = read_json(share / ROWS)
         (share / ROWS).unlink()
-        for path in share.iterdir():
+        for path in share.glob("*.safetensors"):
             path.rename(folder / path.name)
-        share.rmdir()
+        discard(share)  # a network disk may keep what was removed in it a while longer
         return tables
 
     def clean(self) -> None:

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from regard.errors import RegardError, UnreadableError
+from regard.errors import RegardError
 from regard.storage import read_file
 from regard.training import recipes
 from regard.training.lock import Holder, holder
-from regard.training.log import LOG, parsed
+from regard.training.log import LOG, holed, parsed
 from regard.training.recipes import BESIDE
 from regard.training.runs import RUN, WEIGHTS
 from regard.training.settings import Settings
@@ -30,7 +30,7 @@ Word = Literal[
     "failed",
     "not begun",
     "damaged",
-    "unreadable",  # by its rights or its disk: it may be whole
+    "unreadable",
 ]
 ENDS: dict[str, Word] = {  # reasons of an `end`
     "finished": "finished",
@@ -50,18 +50,18 @@ class State:
 
     folder: Path
     word: Word
-    reason: str  # why it failed, is damaged or cannot be read
-    step: int
-    steps: int | None  # to do in all
-    best_loss: float | None
-    best_bleu: float | None  # of what is judged by what it writes
-    best_step: int | None
-    model: str
-    data: tuple[str, ...]
-    updated: float  # seconds since 1970
-    size: int  # bytes
-    holder: Holder | None
-    checkpoints: tuple[int, ...]  # their steps, the oldest first
+    reason: str  # why it failed or is damaged
+    step: int = 0
+    steps: int | None = None  # to do in all
+    best_loss: float | None = None
+    best_bleu: float | None = None  # of what is judged by what it writes
+    best_step: int | None = None
+    model: str = ""
+    data: tuple[str, ...] = ()
+    updated: float = 0.0  # seconds since 1970
+    size: int = 0  # bytes
+    holder: Holder | None = None
+    checkpoints: tuple[int, ...] = ()  # their steps, the oldest first
 
     @property
     def can_go_on(self) -> bool:
@@ -111,13 +111,28 @@ def _is_recipe(path: Path) -> bool:
 
 
 def state(folder: Path) -> State:
-    """How a run stands."""
-    settings, trouble = _settings(folder / RUN)
+    """How a run stands; a disk that is away for a moment is no damage."""
+    try:
+        return _state(folder)
+    except OSError as error:
+        why = f"cannot read {error.filename or folder}: {error.strerror}"
+        return State(
+            folder,
+            "unreadable",
+            why,
+            updated=_updated(folder),
+            size=_size(folder),
+            holder=holder(folder),
+            checkpoints=_checkpoints(folder),
+        )
+
+
+def _state(folder: Path) -> State:
+    settings, reason = _settings(folder / RUN)
     held = holder(folder)  # before the log: a run that ends says so, then lets go of its lock
     told, saved = _told(folder / LOG), _checkpoints(folder)
-    trouble = trouble or told.trouble
-    if trouble:
-        word: Word = "unreadable" if isinstance(trouble, UnreadableError) else "damaged"
+    if reason or told.damage:
+        word: Word = "damaged"
     elif held:
         word = "running"
     elif told.last or saved:
@@ -127,7 +142,7 @@ def state(folder: Path) -> State:
     return State(
         folder=folder,
         word=word,
-        reason=str(trouble or _message(told.end)).replace("\n  -", ";"),
+        reason=reason or told.damage or _message(told.end),
         step=told.step or 0,
         steps=settings.training.steps if settings else _whole(told.start.get("steps")),
         best_loss=told.best_loss,
@@ -145,24 +160,22 @@ def state(folder: Path) -> State:
 # What stands in the folder
 
 
-def _settings(path: Path) -> tuple[Settings | None, RegardError | None]:
+def _settings(path: Path) -> tuple[Settings | None, str]:
     """What a run was begun with, or what is wrong with that."""
     try:
         with path.open("rb") as file:
             content = file.read(LARGEST + 1)
         if len(content) > LARGEST:
-            return None, RegardError(f"{path} is too large to be a run's")
+            return None, f"{path} is too large to be a run's"
         found = recipes.parsed(content)
         tables = {key: value for key, value in found.items() if key not in BESIDE}
-        return Settings().changed(tables, str(path)), None
+        return Settings().changed(tables, str(path)), ""
     except RegardError as error:
-        return None, error
-    except FileNotFoundError as error:  # it has just been removed
-        return None, RegardError(f"cannot read {path}: {error.strerror}")
-    except OSError as error:
-        return None, UnreadableError(path, error)
+        return None, str(error).replace("\n  -", ";")
+    except FileNotFoundError as error:
+        return None, f"cannot read {path}: {error.strerror}"
     except (ValueError, RecursionError) as error:  # bad UTF-8 is a ValueError too
-        return None, RegardError(f"{path} is not readable TOML: {error}")
+        return None, f"{path} is not readable TOML: {error}"
 
 
 def _checkpoints(folder: Path) -> tuple[int, ...]:
@@ -210,7 +223,7 @@ class Told:
     best_loss: float | None = None
     best_bleu: float | None = None
     best_step: int | None = None
-    trouble: RegardError | None = None  # damage, or that it cannot be read
+    damage: str = ""
     reach: float = math.inf  # the step that training went back to later
     known: bool = False  # which was the best
 
@@ -254,12 +267,9 @@ def _told(path: Path) -> Told:
     if not os.path.lexists(path):
         return told
     if not os.path.isfile(path):  # a pipe would wait for ever
-        told.trouble = RegardError(f"{path} is no file")
+        told.damage = f"{path} is no file"
         return told
-    try:
-        _take(path, told)
-    except OSError as error:
-        told.trouble = UnreadableError(path, error)
+    _take(path, told)
     return told
 
 
@@ -270,12 +280,12 @@ def _take(path: Path, told: Told) -> None:
         event = parsed(line)
         if event is not None:
             told.take(event)
-        elif not told.last and seen > 1:  # what a kill may tear has no newline behind it
-            told.trouble = RegardError(f"{path} ends in a line that is no event")
-        if told.trouble or (told.known and told.step is not None):
+        elif not told.last and seen > 1 and not holed(line):  # what a kill tears has no newline
+            told.damage = f"{path} ends in a line that is no event"
+        if told.damage or (told.known and told.step is not None):
             return
     if not seen and path.stat().st_size:
-        told.trouble = RegardError(f"{path} ends in a line that is too long to be an event")
+        told.damage = f"{path} ends in a line that is too long to be an event"
 
 
 def _backwards(path: Path) -> Iterator[bytes]:

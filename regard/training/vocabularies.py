@@ -6,9 +6,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from regard.data.texts import Texts
-from regard.data.tokens import cache_folder
 from regard.errors import RegardError
-from regard.storage import no_room, replacing
+from regard.storage import cache_folder, no_room, replacing
 from regard.text.learning import learn
 from regard.text.tokenised import beginning, looks_tokenised
 from regard.text.tokenizer import Kind, Tokenizer

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from regard.storage import building, no_room, replacing, sweep, write_together
+from regard.storage import building, make_folder, no_room, replacing, sweep, write_together
 from regard.storage import writing as module
 
 
@@ -48,6 +48,24 @@ def test_a_folder_and_all_in_it_is_on_the_disk_before_it_has_its_name(tmp_path, 
         (partial / "empty").mkdir()
     assert sorted(synced[:4]) == [".x.partial", "empty", "file", "inner"]
     assert synced[4:] == [".x.partial > x", tmp_path.name]
+
+
+def test_a_folder_that_goes_has_lost_its_name_on_the_disk_before_what_is_in_it_goes(
+    tmp_path, synced, monkeypatch
+):
+    """Else a power cut may leave the name with less in it: a damaged checkpoint."""
+    build(tmp_path / "x", "one")
+    monkeypatch.setattr(module, "_remove", lambda path: synced.append("removed"))
+    synced.clear()
+    module.discard(tmp_path / "x")
+    assert synced == ["x > .x.partial", tmp_path.name, "removed"]
+
+
+def test_folders_are_made_with_their_names_on_the_disk(tmp_path, synced):
+    make_folder(tmp_path / "a" / "b")
+    assert synced == [tmp_path.name, "a"]
+    make_folder(tmp_path / "a" / "b")
+    assert synced == [tmp_path.name, "a"]
 
 
 def build(folder: Path, content: str, **how) -> None:

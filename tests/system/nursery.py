@@ -104,7 +104,7 @@ def serve() -> None:
 
 
 def _mounted(folder: str, size: str) -> int:
-    how = f"size={size}"
+    how = f"size={size},mode=755"  # as one user's, not as /tmp
     words = ["-o", f"remount,{how}"] if os.path.ismount(folder) else ["-t", "tmpfs", "-o", how]
     return subprocess.run(["mount", *words, "none", folder]).returncode
 

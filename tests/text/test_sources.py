@@ -210,9 +210,15 @@ def test_a_pipe_is_not_taken_for_a_file(tmp_path):
         find([tmp_path / "pipe"])
 
 
-def test_a_stream_is_kept_under_the_hash_of_its_content(tmp_path):
+def test_a_stream_is_kept_under_the_hash_of_its_content(tmp_path, monkeypatch):
     content = b"text \xff" * 1000
+    synced, sync = [], os.fsync
+    path_of = "/proc/self/fd/{}".format
+    monkeypatch.setattr(os, "fsync", lambda d: (sync(d), synced.append(os.readlink(path_of(d)))))
     path = spool(io.BytesIO(content), tmp_path / "new")
+    parent, partial, folder = synced  # as a run may read it again after a power cut
+    assert (parent, folder) == (str(tmp_path), str(tmp_path / "new"))
+    assert Path(partial).parent == tmp_path / "new" != Path(partial)
     assert path.read_bytes() == content
     assert hashlib.sha256(content).hexdigest().startswith(path.stem)
     assert spool(io.BytesIO(content), tmp_path / "new") == path

@@ -181,6 +181,22 @@ def test_of_many_at_once_exactly_one_gets_the_lock(tmp_path, how, stale):
 # One process
 
 
+def test_a_lock_has_its_name_on_the_disk_before_anything_is_written(tmp_path, monkeypatch):
+    """By it a folder that lost its run.toml in a power cut is known as half begun, and free."""
+    synced, sync = [], os.fsync
+
+    def watched(descriptor: int) -> None:
+        sync(descriptor)
+        synced.append(
+            (os.readlink(f"/proc/self/fd/{descriptor}"), (tmp_path / "a" / LOCK).exists())
+        )
+
+    monkeypatch.setattr(os, "fsync", watched)
+    with Lock(tmp_path / "a"):
+        assert (str(tmp_path), False) in synced
+        assert synced[-1] == (str(tmp_path / "a"), True)
+
+
 def test_a_lock_leaves_nothing_behind_and_can_be_taken_again(tmp_path):
     for _ in range(3):
         with Lock(tmp_path):

@@ -181,7 +181,7 @@ def test_one_that_was_being_removed_when_a_run_was_killed_is_none(tmp_path, monk
 def full(monkeypatch, name: str) -> None:
     """The disk is full behind the first bytes of what the function of that name writes."""
 
-    def written(content, path):
+    def written(content, path, **how):
         Path(path).write_bytes(b"{")
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -303,6 +303,22 @@ def test_what_was_there_before_stays_when_the_same_step_cannot_be_written_again(
     found, damaged = sound(tmp_path)
     assert ([one.place.regular for one in found], damaged) == ([False], [])
     assert all(torch.equal(found[0].weights()[n], t) for n, t in tensors(4).items())
+
+
+def test_a_share_is_taken_in_where_a_network_disk_keeps_what_was_removed(tmp_path):
+    """Another process's files, of whose folder something is left as `.nfs…` for a while."""
+    kept = Checkpoints(tmp_path, 1, replace(ALONE, count=2))
+    share = kept._share(4, 1)
+    share.mkdir(parents=True)
+    (share / "model-00002-of-00002.safetensors").write_bytes(b"")
+    (share / module.ROWS).write_text("{}")
+    (share / ".nfs0001").write_text("")
+    (tmp_path / "whole").mkdir()
+    assert kept._taken(share, tmp_path / "whole") == {}
+    assert [path.name for path in (tmp_path / "whole").iterdir()] == [
+        "model-00002-of-00002.safetensors"
+    ]
+    assert not share.exists()
 
 
 def test_a_share_that_is_a_link_goes_and_what_it_names_stays(tmp_path):

@@ -1,6 +1,7 @@
 """How a run stands is told from little of what is on disk, and damage is told, not fatal."""
 
 import errno
+import io
 import json
 import os
 import shutil
@@ -12,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from regard.training import log
 from regard.training import states as module
 from regard.training.lock import LOCK, Lock
 from regard.training.log import LOG
@@ -355,6 +357,33 @@ def test_a_run_that_has_just_been_removed_is_damaged(tmp_path):
     assert "gone/run.toml: No such file" in found.reason
 
 
+@pytest.mark.parametrize("name", ["run.toml", LOG])
+@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.EACCES, errno.EMFILE])
+def test_a_disk_that_does_not_answer_is_no_damage(tmp_path, monkeypatch, name, number):
+    write(tmp_path, *SOME, checkpoints=[3])
+    plain = io.open
+
+    def away(path, *values, **named):
+        if Path(path).name == name:
+            raise OSError(number, os.strerror(number), str(path))
+        return plain(path, *values, **named)
+
+    monkeypatch.setattr(io, "open", away)
+    found = state(tmp_path)
+    assert (found.word, found.checkpoints) == ("unreadable", (3,))
+    assert found.reason == f"cannot read {tmp_path / name}: {os.strerror(number)}"
+
+
+def test_zeros_that_a_power_cut_left_in_the_last_events_are_no_damage(tmp_path):
+    write(tmp_path, *SOME)
+    line = json.dumps(step(700)).encode()
+    with (tmp_path / LOG).open("ab") as file:
+        file.write(line[:9] + bytes(len(line) - 9) + bytes(9) + line[9:] + b"\n" + bytes(20))
+    found = state(tmp_path)
+    assert (found.word, found.step) == ("killed", 300)
+    assert log.read(tmp_path)[-1] == json.loads(json.dumps(SOME[-1]))
+
+
 # Many
 
 
@@ -387,19 +416,3 @@ def test_somebodys_recipe_is_no_run_and_what_stands_below_it_is_found(tmp_path):
     assert [s.folder.name for s in states(tmp_path)] == ["a"]
     write(tmp_path / "proj", *SOME, toml=recipe)  # but with a log it has been one
     assert [s.folder.name for s in states(tmp_path)] == ["proj"]
-
-
-@pytest.mark.parametrize("name", ["run.toml", "log.jsonl"])
-def test_a_run_that_cannot_be_read_is_not_called_damaged(tmp_path, monkeypatch, name):
-    folder = write(tmp_path / "run", *SOME, checkpoints=(200,))
-    real = Path.open
-
-    def failing(path, *rest, **more):
-        if path.name == name:
-            raise PermissionError(errno.EACCES, "Permission denied", str(path))
-        return real(path, *rest, **more)
-
-    monkeypatch.setattr(Path, "open", failing)
-    found = state(folder)
-    assert (found.word, found.can_go_on) == ("unreadable", False)
-    assert found.reason == f"{folder / name} cannot be read: Permission denied"
