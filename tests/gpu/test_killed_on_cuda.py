@@ -5,6 +5,7 @@ REGARD_SEEDS says how many times training is killed; 20 where it is not said.
 
 import os
 import random
+import re
 import subprocess
 import sys
 import time
@@ -117,7 +118,7 @@ print("taken", flush=True)
 sys.stdin.read()"""
 
 
-@pytest.mark.parametrize("left", [0, 64 << 20, 1 << 30])
+@pytest.mark.parametrize("left", [0, 1 << 30])
 @pytest.mark.parametrize("words", ["train", "generate", "evaluate"])
 def test_a_gpu_whose_memory_another_process_has_taken_is_one_sentence(folder, whole, left, words):
     left = max(left, 1 << 20)
@@ -140,8 +141,8 @@ def test_a_gpu_whose_memory_another_process_has_taken_is_one_sentence(folder, wh
     assert "Traceback" not in said
     if code:  # a small model may fit into what is left
         assert code == 2
-        assert said.count("error: ") == 1
-        assert "memory" in said[said.index("error: ") :]
+        (sentence,) = re.findall("^error: .*", said, re.MULTILINE)
+        assert re.search(r"memory|GB free", sentence)
     else:
         assert left >= 1 << 30
         assert words != "train"
