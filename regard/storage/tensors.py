@@ -54,12 +54,12 @@ class TensorFolder(Mapping[str, Tensor]):
             check_missing(path, error)
             problems.add(f"{path.name} is missing")
             return
-        except (OSError, MemoryError) as error:
+        except OSError as error:
             raise UnreadableError(path, error) from None
         except (SafetensorError, ValueError) as error:
             problems.add(f"{path.name} {_damaged(error)}")
             return
-        except RuntimeError as error:  # of torch, which maps the file
+        except (RuntimeError, MemoryError) as error:  # of torch, which maps the file
             problems.add(f"{path.name} cannot be mapped into memory ({error})")
             return
         for name in names:
