@@ -296,9 +296,13 @@ class Comparing:
 def _models_in(path: Path) -> dict[str, Any]:
     """What was decided for each model before."""
     models = read_json(path).get("models")
-    if not isinstance(models, dict) or not all(isinstance(m, dict) for m in models.values()):
+    if not isinstance(models, dict) or not all(map(_is_model, models.values())):
         raise RegardError(f"{path} is damaged or not ours; put it back, or choose another --out")
     return models
+
+
+def _is_model(found: Any) -> bool:
+    return isinstance(found, dict) and isinstance(found.get("asked", {}), dict)
 
 
 def _contexts(contestants: Sequence[Contestant], survey: Plan) -> list[int]:

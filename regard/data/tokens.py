@@ -147,6 +147,11 @@ def _stock(folder: Path) -> Stock:
     stock = Stock(**read_json(folder / "meta.json"))
     if stock.format != FORMAT or stock.checksums[""] != stock.seal():
         raise ValueError("meta.json is not what was written")
+    counts = stock.tokens, stock.documents, stock.bytes, stock.unknown, stock.own, stock.shard - 1
+    if not all(type(count) is int and 0 <= count < 1 << 62 for count in counts):
+        raise ValueError("meta.json counts what nobody can")
+    if stock.tokens > stock.shard * len(os.listdir(folder)):  # before a name is made for each shard
+        raise ValueError("a file is missing")
     sizes = stock.sizes()
     if any((folder / name).stat().st_size != size for name, size in sizes.items()):
         raise ValueError("a file was cut off")
