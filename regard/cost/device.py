@@ -31,7 +31,7 @@ MOST = 1e30  # of whatever a device has or can
 COPY = "aten::copy_"
 SHIPPED_CPU = "cpu-2"  # others are taken to be like it
 # The grids of a device, and over how many sizes each is.
-GRIDS = {name: 3 for name in ("products", "batched", "attention", "attention_back", "recurrence")}
+GRIDS = dict.fromkeys(("products", "batched", "attention", "attention_back", "recurrence"), 3)
 GRIDS["traffic"] = 1
 
 

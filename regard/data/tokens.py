@@ -12,7 +12,7 @@ import json
 import os
 from array import array
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -64,6 +64,11 @@ class Stock:
             sizes[_shard(shard)] = tokens * _dtype(self.vocabulary).itemsize
         return sizes
 
+    @property
+    def small(self) -> bool:
+        """Whether all of it is looked at whenever it is opened."""
+        return sum(self.sizes().values()) <= CHECKED
+
     def lacking(self, among: str) -> list[str]:
         """What the vocabulary lacks, and what the text itself left out, in sentences."""
         found = [
@@ -98,6 +103,8 @@ class Tokens:
                 for name in self.stock.sizes()
                 if name != "documents.bin"
             ]
+            if self.stock.small:
+                _check_numbers(self.stock, self.starts, self._shards)
         except (RegardError, OSError, *STRANGE):
             raise RegardError(
                 f"the prepared data in {folder} is damaged; delete {folder.parent} and it will be "
@@ -155,12 +162,21 @@ def _stock(folder: Path) -> Stock:
     sizes = stock.sizes()
     if any((folder / name).stat().st_size != size for name, size in sizes.items()):
         raise ValueError("a file was cut off")
-    if sum(sizes.values()) <= CHECKED:
+    if stock.small:
         for name in sizes:
             with (folder / name).open("rb") as file:
                 if hashlib.file_digest(file, _hash).hexdigest() != stock.checksums[name]:
                     raise ValueError(f"{name} is not what was written")
     return stock
+
+
+def _check_numbers(stock: Stock, starts: np.ndarray, shards: Sequence[np.ndarray]) -> None:
+    """Raise a ValueError for numbers that no text gives, though their checksums may fit."""
+    places = np.append(starts, stock.tokens)  # every document has a token at least
+    if len(starts) and (starts[0] != 0 or (places[1:] <= places[:-1]).any()):
+        raise ValueError("documents do not start one after another")
+    if any(int(shard.max(initial=0)) >= stock.vocabulary for shard in shards):
+        raise ValueError("there are tokens beyond the vocabulary")
 
 
 def _dtype(vocabulary: int) -> np.dtype:

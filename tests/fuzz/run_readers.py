@@ -55,7 +55,7 @@ def run_settings(data: bytes, folder: Path, old: bool = False) -> None:
     if spelled is None:
         return
     path = good.fresh("settings", good.run())
-    (path / "run.toml").write_text(spelled, encoding="utf-8", errors="surrogateescape")
+    (path / "run.toml").write_bytes(spelled.encode("utf-8", "replace"))
     states.state(path)
     resuming.begun(path)
     runs.open_run(path)
@@ -146,10 +146,11 @@ def cache(kind: str) -> Reader:
         if kind == "notes":
             put(path / "meta.json", remade(patched(notes, data)))
         elif kind == "numbers":
-            some = data[: os.path.getsize(path / "documents.bin")]
-            spoiled = some + (path / "documents.bin").read_bytes()[len(some) :]
-            put(path / "documents.bin", spoiled)
-            notes["checksums"]["documents.bin"] = good_hash(spoiled)
+            for name in sorted(set(notes["checksums"]) - {""}):
+                raw = (path / name).read_bytes()
+                put(path / name, data[: len(raw)] + raw[len(data) :])
+                data = data[len(raw) :]
+                notes["checksums"][name] = good_hash((path / name).read_bytes())
             put(path / "meta.json", remade(notes))
         else:
             put(path / "meta.json", data)
@@ -173,7 +174,9 @@ def remade(notes: Any) -> Any:
 
 
 def look_into(found: Tokens) -> None:
-    assert len(found.read(0, len(found))) == len(found)
+    ids = found.read(0, len(found))
+    assert len(ids) == len(found)
+    assert ids.max(initial=0) < found.stock.vocabulary
     places = np.arange(min(len(found), 3))
     found.rows(places, 4, 0)
     found.documents(0, len(found))
