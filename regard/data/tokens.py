@@ -245,17 +245,20 @@ def prepare(
     key = hashlib.blake2b(name.encode(), digest_size=16).hexdigest()
     folder = (cache or cache_folder()) / f"tokens-{key}"
     try:
-        return _open(folder)
+        return _open(folder, len(tokenizer))
     except RegardError:  # not there, or damaged: what is made now takes its place
         _make(folder, _Preparation(texts, tokenizer, progress, shard, lines))
-    return _open(folder)
+    return _open(folder, len(tokenizer))
 
 
 PARTS: tuple[Part, ...] = ("train", "valid")
 
 
-def _open(folder: Path) -> dict[Part, Tokens]:
-    return {part: Tokens(folder / part) for part in PARTS}
+def _open(folder: Path, vocabulary: int) -> dict[Part, Tokens]:
+    found = {part: Tokens(folder / part) for part in PARTS}
+    if any(tokens.stock.vocabulary != vocabulary for tokens in found.values()):
+        raise RegardError(f"the prepared data in {folder} is of another vocabulary")
+    return found
 
 
 def _make(folder: Path, preparation: "_Preparation") -> None:

@@ -2,7 +2,6 @@
 
 import fcntl
 import json
-import os
 import shutil
 import zlib
 from contextlib import suppress
