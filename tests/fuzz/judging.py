@@ -15,7 +15,7 @@ import targets
 
 from regard import RegardError, cli
 
-LONGEST = 2000  # characters of a message
+LONGEST, LINES = 2000, 45  # characters of a message's line, and lines: a list of problems has many
 SLOW = 3.0  # seconds of computing
 LARGE = 400 << 20  # bytes more than ever before
 CONTROL = re.compile(r"[\0-\x09\x0b-\x1f\x7f-\x9f]|\n(?!  - )")
@@ -52,13 +52,18 @@ def judge(name: str, data: bytes, read: Callable[..., None] = targets.read) -> N
 
 def unfit(message: str) -> str:
     """What is wrong with a message as a terminal gets it; nothing if it is fit."""
-    if len(message) > LONGEST or CONTROL.search(message):
+    if _long(message) or CONTROL.search(message):
         message = spoken(message)
     if not message.strip() or "Traceback" in message:
         return "a message that says nothing"
-    if len(message) > LONGEST:
+    if _long(message):
         return "a message that is too long"
     return "a message with control characters" if CONTROL.search(message) else ""
+
+
+def _long(message: str) -> bool:
+    lines = message.split("\n")
+    return len(lines) > LINES or max(map(len, lines)) > LONGEST
 
 
 def spoken(message: str) -> str:

@@ -108,16 +108,29 @@ def failed(name: str, data: bytes) -> bool:
     return False
 
 
-def test_a_message_is_one_paragraph_without_control_characters():
-    def read(message: str):
-        def refuse(name, data, folder):
-            raise RegardError(message)
+UNFIT = {
+    " ": "says nothing",
+    "Traceback (most recent call last)": "says nothing",
+    "a\x1b[31m": "control characters",
+    "a\x9b": "control characters",
+    "a\nb": "control characters",
+    "a" * 3000: "too long",
+    "a" + "\n  - b" * 50: "too long",
+}
 
-        return refuse
 
-    judging.judge("texts", b"", read("a: 2 problems\n  - one\n  - two"))
-    with pytest.raises(judging.FindingError, match="says nothing"):
-        judging.judge("texts", b"", read(" "))
+@pytest.mark.parametrize("message", UNFIT)
+def test_a_message_that_is_no_short_paragraph_is_found(message, monkeypatch):
+    def read(name, data, folder):
+        raise RegardError(message)
+
+    monkeypatch.setattr(judging, "spoken", str)  # as if the command line printed it as it is
+    with pytest.raises(judging.FindingError, match=UNFIT[message]):
+        judging.judge("texts", b"", read)
+
+
+def test_a_message_with_a_few_problems_is_fit():
+    assert not judging.unfit("a: 2 problems\n  - one\n  - two")
 
 
 def test_what_takes_memory_or_time_is_found(monkeypatch):
