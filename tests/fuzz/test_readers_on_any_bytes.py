@@ -35,7 +35,7 @@ REACHED = {
     ),
     "images": ("data.images:_opened",) * 3,
     "settings": (
-        "training.recipes:_tables",
+        "training.recipes:_read",
         "training.runs:config_for",
         "training.runs:config_for",
         "training.recipes:_value",
