@@ -20,6 +20,7 @@ import regard
 from regard import cli
 from regard.commands import compare as compare_command
 from regard.commands import comparing, plan
+from regard.commands import runs as runs_command
 from regard.comparison import measuring, page, results
 from regard.cost.device import device_named
 from regard.cost.predict import predicted
@@ -55,7 +56,7 @@ def run_settings(data: bytes, folder: Path, old: bool = False) -> None:
         return
     path = good.fresh("settings", good.run())
     (path / "run.toml").write_bytes(spelled.encode("utf-8", "replace"))
-    states.state(path)
+    listed(states.state(path))
     resuming.begun(path)
     runs.open_run(path)
 
@@ -226,7 +227,7 @@ def events(data: bytes, folder: Path) -> None:
     run = folder / "logged"
     path = put(run / "log.jsonl", data)
     put(run / "run.toml", (good.run() / "run.toml").read_bytes())
-    states.state(run)
+    listed(states.state(run))
     for by in ("step", "tokens", "time"):
         or_refusal(drawn, run, by)
     for work in (measuring.trained, measuring.evaluated, lambda run: through_time._reach(run, "a")):
@@ -235,6 +236,13 @@ def events(data: bytes, folder: Path) -> None:
     or_refusal(log.read, path)
     if zlib.crc32(data) % 64 == 0:  # 0.3 s
         curves.plot([run], folder / "curves.svg")
+
+
+def listed(state: states.State) -> None:
+    """A run as `regard runs` shows it, and as JSON."""
+    json.dumps(runs_command._figures(state), allow_nan=False)
+    runs_command._row(state, 1e9)
+    runs_command._trouble(state)
 
 
 def drawn(run: Path, by: Any) -> None:
