@@ -11,7 +11,7 @@ import numpy as np
 import tokenizers
 
 from regard.errors import RegardError
-from regard.storage import read_file, replacing
+from regard.storage import check_bounds, read_file, replacing
 from regard.text.encoders import ENCODERS, Encoder
 from regard.text.lines import LineEncoder, Lines, line_encoder
 from regard.text.reference import Ids
@@ -159,19 +159,22 @@ def _plain(text: str) -> str:
     """
     try:
         found = json.loads(text)
-        parts = {part: found[part] for part in READ if part in found}
-        model, spelled = {**parts["model"]}, json.dumps(parts)
-    except (ValueError, LookupError, TypeError, RecursionError) as error:
+        check_bounds(found)
+    except (ValueError, RecursionError) as error:
         raise RegardError(f"it is no tokenizer of the `tokenizers` library ({error})") from None
+    model = found.get("model") if isinstance(found, dict) else None
+    if not isinstance(model, dict):
+        raise RegardError("it is no tokenizer of the `tokenizers` library (it has no model)")
     if model.get("type") not in (None, "BPE", "WordLevel"):
         raise RegardError(NO_KIND)
-    for part, more in {**parts, "model": model.get("continuing_subword_prefix")}.items():
-        if part in ("normalizer", "model") and more:
+    prefix = model.get("continuing_subword_prefix")
+    for part, more in (("normalizer", found.get("normalizer")), ("model", prefix)):
+        if more:
             raise RegardError(f"its {part} has settings that Regard does not have")
     ids = model["vocab"].values() if isinstance(model.get("vocab"), dict) else ()
     if any(type(one) is int and not 0 <= one < len(ids) for one in ids):
         raise RegardError("its ids must be 0, 1, 2, … with none left out")
-    return spelled
+    return json.dumps({part: found[part] for part in READ if part in found})
 
 
 def _read(text: str | bytes) -> str:

@@ -4,6 +4,7 @@ import re
 import resource
 import time
 import traceback
+import warnings
 from collections.abc import Callable
 from contextlib import redirect_stderr, suppress
 from io import StringIO
@@ -34,7 +35,9 @@ def judge(name: str, data: bytes, read: Callable[..., None] = targets.read) -> N
     patching.REFUSALS.clear()
     begun, held = time.process_time(), _most()
     try:
-        read(name, data, good.folder())
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", RuntimeWarning)  # which a command would print
+            read(name, data, good.folder())
     except RegardError as error:
         patching.REFUSALS.append(error)
     except KeyboardInterrupt:
