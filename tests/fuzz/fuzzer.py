@@ -4,7 +4,8 @@
 
 Each target in turn is fuzzed by some processes, which share what they find. An input that makes a
 reader do what it should not (see `judging`) is put into build/fuzz/NAME/findings beside what was
-seen; one of each sort. With --keep, what reaches most is kept in tests/fuzz/corpus.
+seen; one of each sort, until the target is fuzzed again. With --keep, what reaches most is kept in
+tests/fuzz/corpus.
 """
 
 import argparse
@@ -92,10 +93,10 @@ def campaign(name: str, seconds: int, workers: int) -> str:
     import seeds
 
     folder = WORK / name
-    for old in folder.glob("*.log"):
-        old.unlink()
     for part in ("corpus", "findings"):
         (folder / part).mkdir(parents=True, exist_ok=True)
+    for old in (*folder.glob("*.log"), *folder.glob("findings/*")):
+        old.unlink()
     kept = corpus.load(name)
     for data in (*seeds.seeds(name), *kept["mended"], *kept["found"]):
         (folder / "corpus" / hashlib.sha1(data).hexdigest()).write_bytes(data)
@@ -124,8 +125,11 @@ def insist(name: str, end: float, number: int) -> None:
         with TemporaryDirectory(prefix="fuzz-", dir=SCRATCH) as scratch:
             settings = {**os.environ, "FUZZ_FOLDER": scratch}
             with (WORK / name / f"{number}.log").open("ab") as log:
-                RUNNING.append(subprocess.Popen(command, stdout=log, stderr=log, env=settings))
-                RUNNING[-1].wait()
+                process = subprocess.Popen(command, stdout=log, stderr=log, env=settings)
+                RUNNING.append(process)
+                code = process.wait()
+        if code == 1:  # Python's, not the fuzzer's
+            raise RuntimeError(f"the fuzzer does not start; see {WORK / name / f'{number}.log'}")
         OVER.wait(1)  # perhaps it ended because somebody ends all
 
 
@@ -185,10 +189,13 @@ def main() -> None:
         mended(asked.names[0], asked.mended)
         return
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-    for name in asked.names or targets.TARGETS:
+    names = asked.names or list(targets.TARGETS)
+    for name in names:
         print(campaign(name, asked.seconds, asked.processes), flush=True)
         if asked.keep:
             keep(name)
+    if found := [name for name in names if any((WORK / name / "findings").iterdir())]:
+        sys.exit(f"look into {', '.join(str(WORK / name / 'findings') for name in found)}")
 
 
 if __name__ == "__main__":
