@@ -18,7 +18,7 @@ from regard import RegardError, cli
 
 LONGEST, LINES = 2000, 45  # characters of a message's line, and lines: a list of problems has many
 SLOW = 3.0  # seconds of computing
-LARGE = 400 << 20  # bytes more than ever before
+LARGE = 600 << 20  # bytes more than ever before; an image of the most pixels takes half of it
 CONTROL = re.compile(r"[\0-\x09\x0b-\x1f\x7f-\x9f]|\n(?!  - )")
 
 
