@@ -3,12 +3,13 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help test lint demo bench soak clean
+.PHONY: help test lint demo bench soak fuzz clean
 
 help:
 	@echo "make test   set up, then check style, types, imports, and run all tests"
 	@echo "make demo   set up, then see a small model learn Python and complete a few lines"
 	@echo "make soak   kill training at 100 random moments, cut the power at as many, and learn what takes longer (ten minutes)"
+	@echo "make fuzz   feed every reader of files mutated bytes, each for SECONDS (900); FUZZ=name for one"
 	@echo "make bench  measure against peers (minutes; see docs/measurements.md)"
 
 # What users run needs only the run-time dependencies; the tests need the rest too.
@@ -38,6 +39,11 @@ demo: $(VENV)/run
 soak: $(VENV)/dev
 	REGARD_SEEDS=100 $(BIN)/pytest -n auto tests/system/test_survival.py tests/system/test_power_cuts.py \
 		tests/system/test_network_disks.py tests/system/test_models_learn.py
+
+# FUZZ='name name' for some targets; KEEP=1 puts what reaches most into tests/fuzz/corpus.
+fuzz: $(VENV)/dev
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[fuzz]'
+	$(BIN)/python tests/fuzz/fuzzer.py $(FUZZ) $(if $(SECONDS),--seconds $(SECONDS)) $(if $(KEEP),--keep)
 
 # NANOGPT=folder, on a machine with CUDA, measures a checkout of nanoGPT beside ours.
 # TEXT=file measures preparing it; LOOP=file (CUDA) the whole loop on it against its bare step;

@@ -16,6 +16,7 @@ from regard.comparison import writing
 from regard.comparison.by_position import buckets, by_position
 from regard.comparison.context_use import by_context, by_source, long_sources, places, powers
 from regard.comparison.growth import growth
+from regard.comparison.kept import number, well_formed
 from regard.data.pairs import EncodedPairs
 from regard.data.tokens import Tokens
 from regard.errors import RegardError, UnreadableError
@@ -31,6 +32,7 @@ LONGEST = 256  # tokens of context that are given at most
 ROWS = 32  # sources that are translated at once
 RESAMPLES = 300  # test sets drawn anew, for the interval of BLEU
 FOR_EACH_SEED = ("quality", "context", "lengths")
+WORDS = ("rules", "signature")  # of an evaluation; all else are numbers
 FOR_ONE = ("cost", "speed", "samples")
 Figures = dict[str, Any]
 
@@ -92,7 +94,7 @@ class Measurement:
         written = translations(self.run.writer, pairs, self.run.tokenizer, rows=ROWS)
         gold = [pair.target for pair in pairs.texts]
         known = evaluated(self.run.folder)
-        begun = Scores(known["loss"], known["perplexity"], known["tokens"])
+        begun = Scores(known.get("loss"), known.get("perplexity"), known.get("tokens", 0))
         scores = compare(begun, written, gold, tokenised=False, resamples=RESAMPLES)
         sizes = [len(source) - 1 for source in pairs.sources]  # without </s>
         found = scores.figures() | {"rules": known.get("rules", "")}
@@ -170,7 +172,7 @@ def kept(path: Path, key: str, make: Callable[[], Figures]) -> Figures:
 
 
 def known(path: Path, key: str) -> Figures | None:
-    """The figures in a file, if there are any of this key."""
+    """The figures in a file, if there are any of this key, as they are kept."""
     try:
         found = read_json(path)
     except UnreadableError:
@@ -178,7 +180,9 @@ def known(path: Path, key: str) -> Figures | None:
     except (ValueError, RegardError):
         return None
     figures = found.get("figures")
-    return figures if found.get("key") == key and isinstance(figures, dict) else None
+    if found.get("key") != key or not isinstance(figures, dict):
+        return None
+    return figures if well_formed(path.stem, figures) else None
 
 
 def key_of(folder: Path, more: str) -> str:
@@ -193,12 +197,13 @@ def evaluated(folder: Path) -> Figures:
     events = [event for event in log.read(folder) if event.get("event") == "evaluation"]
     if not events:
         raise RegardError(f"{folder} was not evaluated: nothing was held out")
-    return {name: value for name, value in events[-1].items() if name != "event"}
+    plain = {name: value for name, value in events[-1].items() if name != "event"}
+    return {n: value for n, value in plain.items() if number(value) or n in WORDS}
 
 
 def trained(folder: Path) -> Figures:
     """How a run's training went, by its log."""
-    events = log.read(folder)
+    events = [_numbers(event) for event in log.read(folder)]
     steps = [event for event in events if event.get("event") == "step"]
     paces = [event["tokens_per_second"] for event in steps if event.get("tokens_per_second")]
     end: Mapping[str, Any] = events[-1] if events else {}
@@ -210,8 +215,13 @@ def trained(folder: Path) -> Figures:
         "steps": end.get("step"),
         "tokens": steps[-1].get("tokens") if steps else None,
         "epoch": steps[-1].get("epoch") if steps else None,
-        "curve": [(event["time"], event["loss"]) for event in validations],
+        "curve": [(e["time"], e["loss"]) for e in validations if {"time", "loss"} <= e.keys()],
     }
+
+
+def _numbers(event: Mapping[str, Any]) -> Figures:
+    """The numbers of an event and its kind: a log may have come from anybody."""
+    return {name: value for name, value in event.items() if number(value) or name == "event"}
 
 
 def _plain(value: Any) -> Any:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, fields, replace
 from importlib import resources
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -26,9 +26,12 @@ FOLDER = resources.files("regard.cost") / "devices"
 GIB = 1 << 30
 CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 SUFFIXES = {"K": 10, "M": 20, "G": 30}
+MOST = 1e30  # of whatever a device has or can
 COPY = "aten::copy_"
 SHIPPED_CPU = "cpu-2"  # others are taken to be like it
-GRIDS = ("products", "batched", "attention", "attention_back", "recurrence", "traffic")
+# The grids of a device, and over how many sizes each is.
+GRIDS = dict.fromkeys(("products", "batched", "attention", "attention_back", "recurrence"), 3)
+GRIDS["traffic"] = 1
 
 
 @dataclass(frozen=True)
@@ -123,6 +126,25 @@ class Device:
             found[one.name] = value
         return found
 
+    def check(self) -> None:
+        """Raise a ValueError that names what no measurement gives: a file may be anybody's."""
+        seconds = {"kernel": self.kernel, "link": self.link, **self.launch}
+        sizes = {"memory": self.memory, "fixed": self.fixed, "cache": self.cache}
+        wrong = [name for name, value in seconds.items() if not _amount(value, float)]
+        wrong += [name for name, value in sizes.items() if not _amount(value, int)]
+        wrong += [name for name in ("name", "source") if not isinstance(getattr(self, name), str)]
+        wrong += [name for name, axes in GRIDS.items() if not self._fit(name, axes)]
+        wrong += ["kind"] * (self.kind not in ("cpu", "cuda"))
+        wrong += ["versions"] * (not isinstance(self.versions, Mapping))
+        if wrong:
+            raise ValueError(f"its {wrong[0]:.40} is not as it is measured")
+
+    def _fit(self, name: str, axes: int) -> bool:
+        """Whether there are grids of that name, as far as needed, over so many sizes each."""
+        grids: Mapping[str, Grid] = getattr(self, name)
+        there = COPY in grids if name == "traffic" else bool(grids) or name == "recurrence"
+        return there and all(len(grid.axes) == axes for grid in grids.values())
+
     @classmethod
     def of_json(cls, found: Mapping[str, Any], where: str) -> "Device":
         """A device from a file, or one sentence about what is wrong with it."""
@@ -135,11 +157,15 @@ class Device:
             for name in GRIDS:
                 given[name] = {str(key): _grid(grid) for key, grid in given[name].items()}
             device = cls(**given)
-            if device.kind not in ("cpu", "cuda") or COPY not in device.traffic:
-                raise ValueError("kind or traffic")
+            device.check()
             return device
         except (KeyError, TypeError, ValueError, AttributeError, RegardError) as error:
             raise RegardError(f"{where} is not a calibration: {error}") from None
+
+
+def _amount(value: object, kind: type) -> bool:
+    """Whether it is a number from 0 on, and no absurd one."""
+    return type(value) in (int, kind) and 0 <= cast(float, value) < MOST
 
 
 def _grid(found: Mapping[str, Any]) -> Grid:

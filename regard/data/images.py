@@ -194,7 +194,8 @@ def _coloured(image: Image.Image) -> Image.Image:
     """The same in RGB, or in RGBA where something is transparent."""
     if image.mode.startswith("I"):  # 16 bits of grey, which Pillow would cut at 255
         return Image.fromarray((np.array(image) >> 8).astype(np.uint8)).convert("RGB")
-    return image.convert("RGBA" if image.has_transparency_data else "RGB")
+    mode = "RGBA" if image.has_transparency_data else "RGB"
+    return image if image.mode == mode else image.convert(mode)  # which copies at any rate
 
 
 def _square(image: Image.Image, size: int) -> Image.Image:

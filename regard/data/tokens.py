@@ -12,7 +12,7 @@ import json
 import os
 from array import array
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -57,6 +57,11 @@ class Stock:
             sizes[_shard(shard)] = tokens * _dtype(self.vocabulary).itemsize
         return sizes
 
+    @property
+    def small(self) -> bool:
+        """Whether all of it is looked at whenever it is opened."""
+        return sum(self.sizes().values()) <= CHECKED
+
     def lacking(self, among: str) -> list[str]:
         """What the vocabulary lacks, and what the text itself left out, in sentences."""
         found = [
@@ -91,6 +96,8 @@ class Tokens:
                 for name in self.stock.sizes()
                 if name != "documents.bin"
             ]
+            if self.stock.small:
+                _check_numbers(self.stock, self.starts, self._shards)
         except (RegardError, OSError, *STRANGE):
             raise RegardError(
                 f"the prepared data in {folder} is damaged; delete {folder.parent} and it will be "
@@ -140,15 +147,29 @@ def _stock(folder: Path) -> Stock:
     stock = Stock(**read_json(folder / "meta.json"))
     if stock.format != FORMAT or stock.checksums[""] != stock.seal():
         raise ValueError("meta.json is not what was written")
+    counts = stock.tokens, stock.documents, stock.bytes, stock.unknown, stock.own, stock.shard - 1
+    if not all(type(count) is int and 0 <= count < 1 << 62 for count in counts):
+        raise ValueError("meta.json counts what nobody can")
+    if stock.tokens > stock.shard * len(os.listdir(folder)):  # before a name is made for each shard
+        raise ValueError("a file is missing")
     sizes = stock.sizes()
     if any((folder / name).stat().st_size != size for name, size in sizes.items()):
         raise ValueError("a file was cut off")
-    if sum(sizes.values()) <= CHECKED:
+    if stock.small:
         for name in sizes:
             with (folder / name).open("rb") as file:
                 if hashlib.file_digest(file, _hash).hexdigest() != stock.checksums[name]:
                     raise ValueError(f"{name} is not what was written")
     return stock
+
+
+def _check_numbers(stock: Stock, starts: np.ndarray, shards: Sequence[np.ndarray]) -> None:
+    """Raise a ValueError for numbers that no text gives, though their checksums may fit."""
+    places = np.append(starts, stock.tokens)  # every document has a token at least
+    if len(starts) and (starts[0] != 0 or (places[1:] <= places[:-1]).any()):
+        raise ValueError("documents do not start one after another")
+    if any(int(shard.max(initial=0)) >= stock.vocabulary for shard in shards):
+        raise ValueError("there are tokens beyond the vocabulary")
 
 
 def _dtype(vocabulary: int) -> np.dtype:
@@ -217,17 +238,20 @@ def prepare(
     key = hashlib.blake2b(name.encode(), digest_size=16).hexdigest()
     folder = (cache or cache_folder()) / f"tokens-{key}"
     try:
-        return _open(folder)
+        return _open(folder, len(tokenizer))
     except RegardError:  # not there, or damaged: what is made now takes its place
         _make(folder, _Preparation(texts, tokenizer, progress, shard, lines))
-    return _open(folder)
+    return _open(folder, len(tokenizer))
 
 
 PARTS: tuple[Part, ...] = ("train", "valid")
 
 
-def _open(folder: Path) -> dict[Part, Tokens]:
-    return {part: Tokens(folder / part) for part in PARTS}
+def _open(folder: Path, vocabulary: int) -> dict[Part, Tokens]:
+    found = {part: Tokens(folder / part) for part in PARTS}
+    if any(tokens.stock.vocabulary != vocabulary for tokens in found.values()):
+        raise RegardError(f"the prepared data in {folder} is of another vocabulary")
+    return found
 
 
 def _make(folder: Path, preparation: "_Preparation") -> None:

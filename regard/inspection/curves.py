@@ -125,7 +125,7 @@ def limits(runs: Sequence[Run]) -> tuple[float, float]:
     if not curves:
         return 0.0, 1.0
     low = min(np.nanmin(curve.y) for curve in curves)
-    low = min(low, *(np.nanquantile(run.training.y, 0.01) for run in runs if run.reached))
+    low = min([low, *(np.nanquantile(run.training.y, 0.01) for run in runs if run.reached)])
     first = max(curve.y[np.isfinite(curve.y)][0] for curve in curves)
     high = min(first, max(np.nanmax(curve.y) for curve in curves))
     end = max(curve.x[-1] for curve in curves)

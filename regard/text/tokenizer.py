@@ -11,18 +11,19 @@ import numpy as np
 import tokenizers
 
 from regard.errors import RegardError, UnreadableError
-from regard.storage import make_folder, read_file, replacing
+from regard.storage import check_bounds, make_folder, read_file, replacing
 from regard.text.encoders import ENCODERS, Encoder
 from regard.text.lines import LineEncoder, Lines, line_encoder
 from regard.text.reference import Ids
 from regard.text.specials import SPECIALS, UNK
-from regard.text.vocabulary import KINDS, Kind, Vocabulary, assemble, recognise
+from regard.text.vocabulary import KINDS, NO_KIND, Kind, Vocabulary, assemble, recognise
 
 __all__ = ["KINDS", "Kind", "Tokenizer"]
 
 # Where words are joined without a blank: around newlines, before closing and after opening signs.
 _GLUED = re.compile(r" ?\n ?| (?=[.,;:!?%)\]}…”»]|['’]\w)|(?<=[(\[{“«]) ")
 _NEWLINE = re.compile(r" ?\n ?")  # the only place if the text was tokenised already
+READ = ("version", "added_tokens", "normalizer", "pre_tokenizer", "model")  # of a file's parts
 LARGEST = 512 << 20  # bytes of a tokenizer.json
 _SHOWN = {"\n": "↵", " ": "·", "\t": "⇥", "\r": "␍"}
 
@@ -45,8 +46,7 @@ class Tokenizer:
         except ValueError as error:
             raise RegardError(f"{path} is not a tokenizer.json ({error})") from None
         try:
-            _check_plain(text)
-            return cls(recognise(text))
+            return cls(recognise(_plain(text)))
         except RegardError as error:
             raise RegardError(f"{path} cannot be used: {error}") from None
 
@@ -151,18 +151,30 @@ class Tokenizer:
         return given.tolist()
 
 
-def _check_plain(text: str) -> None:
-    """Refuse the settings that the library panics at; what else is wrong, it says itself."""
+def _plain(text: str) -> str:
+    """The parts of a `tokenizer.json` that are read, without what the library cannot bear.
+
+    It panics at some settings, and counts up to the largest id: 2^31 took more than 3 GB. What it
+    gets is spelled here, so that it cannot read a key that stands twice otherwise than it was read.
+    """
     try:
         found = json.loads(text)
-        normalizer = json.dumps(found["normalizer"])
-        model = found["model"]
-        joined = model["type"] == "BPE" and model["continuing_subword_prefix"]
-    except (ValueError, TypeError, KeyError, RecursionError):
-        return
-    for part, panics in {"normalizer": "Precompiled" in normalizer, "model": joined}.items():
-        if panics:
+        check_bounds(found)
+    except (ValueError, RecursionError) as error:
+        raise RegardError(f"it is no tokenizer of the `tokenizers` library ({error})") from None
+    model = found.get("model") if isinstance(found, dict) else None
+    if not isinstance(model, dict):
+        raise RegardError("it is no tokenizer of the `tokenizers` library (it has no model)")
+    if model.get("type") not in (None, "BPE", "WordLevel"):
+        raise RegardError(NO_KIND)
+    prefix = model.get("continuing_subword_prefix")
+    for part, more in (("normalizer", found.get("normalizer")), ("model", prefix)):
+        if more:
             raise RegardError(f"its {part} has settings that Regard does not have")
+    ids = model["vocab"].values() if isinstance(model.get("vocab"), dict) else ()
+    if any(type(one) is int and not 0 <= one < len(ids) for one in ids):
+        raise RegardError("its ids must be 0, 1, 2, … with none left out")
+    return json.dumps({part: found[part] for part in READ if part in found})
 
 
 def _read(text: str | bytes) -> str:

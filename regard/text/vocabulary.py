@@ -21,6 +21,7 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 BYTES = len(SPECIALS) + 256  # the vocabulary of kind byte, and what kind bpe starts from
 
 CHARACTER = r"[\s\S]"
+NO_KIND = f"it is of no kind that Regard has ({', '.join(KINDS)})"
 
 
 @dataclass(frozen=True)
@@ -100,7 +101,7 @@ def _kind(split: dict[str, object] | None, model: dict[str, object]) -> tuple[Ki
             return "word", False
         if split["pattern"] == {"Regex": words.BETWEEN_BLANKS}:
             return "word", True
-    raise RegardError("it is of no kind that Regard has (char, word, byte, bpe)")
+    raise RegardError(NO_KIND)
 
 
 def _check_ids(loaded: dict[str, list[dict[str, object]]], tokens: tuple[str, ...]) -> None:

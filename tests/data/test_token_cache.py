@@ -171,6 +171,21 @@ def test_a_flipped_bit_is_never_believed(name, tmp_path, monkeypatch):
         Tokens(folder / "train")
 
 
+def test_numbers_of_another_vocabulary_are_made_again_though_their_checksums_fit(tmp_path):
+    folder, again = prepared(tmp_path)
+    path = folder / "train" / "meta.json"
+    written = path.read_bytes()
+    stock = module.Stock(**json.loads(written))
+    stock.vocabulary += 1
+    stock.checksums[""] = stock.seal()
+    path.write_text(json.dumps(vars(stock)))
+    Tokens(path.parent)
+    assert again() == {
+        part: twin(texts, tokenizer("byte"))[0] for part, texts in halves(DOCUMENTS).items()
+    }
+    assert path.read_bytes() == written
+
+
 def _read_if_whole(path: Path) -> object:
     try:
         return json.loads(path.read_bytes())

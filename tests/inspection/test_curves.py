@@ -246,6 +246,12 @@ def test_a_run_that_diverged_is_drawn_up_to_there_and_says_so(tmp_path):
     assert not re.search(r"\bnan\b", (tmp_path / "a.svg").read_text())
 
 
+def test_a_run_whose_training_losses_are_no_numbers_is_drawn_by_its_validations(tmp_path):
+    lost = write(tmp_path / "lost", [math.nan, math.nan], [2.5, 2.25])
+    plot([lost], tmp_path / "a.svg")
+    assert "lost  (best 2.250, × diverged)" in texts(tmp_path / "a.svg")
+
+
 def test_smoothing_keeps_gaps_and_levels_and_calms_noise():
     noise = np.random.default_rng(0).normal(2.0, 0.1, 600)
     noise[100:110] = np.nan
