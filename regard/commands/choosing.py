@@ -133,6 +133,11 @@ def check_free(folder: Path) -> None:
         raise RegardError(
             f"{folder} is a run without its run.toml; put that back, or choose another --out"
         )
+    elif not folder.exists():
+        raise RegardError(
+            f"{folder} is a link to {os.readlink(folder)}, which is not there; make that folder, "
+            "or choose another --out"
+        )
     else:
         raise RegardError(f"{folder} is already there; choose another --out, or remove it")
 
