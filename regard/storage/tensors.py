@@ -181,7 +181,7 @@ def former_files(folder: Path) -> set[str]:
     found = {*_sealed_files(folder)}
     with suppress(RegardError):  # there are none
         found |= {*_files(folder)}
-    return found | {INDEX} if found - {SINGLE} else found
+    return found | ({INDEX} if found - {SINGLE} else set())
 
 
 def _sealed_files(folder: Path) -> list[str]:
