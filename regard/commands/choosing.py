@@ -102,8 +102,8 @@ def _goes_on(folder: Path | None, made: Plan, settings: Settings) -> bool:
         check_links(run.folder)
         runs.check_data(run.folder, made.digest)
         agreed(run, settings)
-    except UnreadableError:  # it may be this one
-        raise
+    except UnreadableError as error:  # it may be this one
+        raise RegardError(f"{error}; make it readable, or name a new folder by --out") from None
     except RegardError:  # it is damaged, or another run
         return False
     return not _has_ended(run)  # more steps for that one are asked for by its name
