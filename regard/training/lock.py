@@ -103,7 +103,7 @@ class Lock:
 
     @property
     def is_ours(self) -> bool:
-        """Whether the lock in the folder is the one that was taken or seen; not if unreadable."""
+        """Whether the lock in the folder is the one that was taken or seen; False if unknown."""
         with suppress(OSError):
             return self._descriptor is not None and _is_at(self.path, self._descriptor)
         return False
@@ -147,7 +147,7 @@ def holder(folder: Path) -> Holder | None:
 
 
 def signature(folder: Path) -> str:
-    """What whoever holds the lock wrote into it; nothing if it is not there."""
+    """The content of the lock's file, by which others know it again; empty if it is not there."""
     try:
         descriptor = os.open(folder / LOCK, os.O_RDONLY | FLAGS)
     except OSError:
