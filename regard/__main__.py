@@ -2,7 +2,6 @@
 
 import os
 import sys
-from pathlib import Path
 
 
 def main() -> None:
@@ -39,7 +38,7 @@ def leave_current_folder() -> None:
         here = os.path.realpath(os.getcwd())
     except FileNotFoundError:  # the folder was removed
         return
-    foreign = {here} - {os.path.realpath(Path(__file__).parents[1])}
+    foreign = {here} - {os.path.dirname(os.path.dirname(os.path.realpath(__file__)))}
     sys.path[:] = [entry for entry in sys.path if os.path.realpath(entry) not in foreign]
     if named := os.environ.get("PYTHONPATH"):
         kept = [one for one in named.split(os.pathsep) if os.path.realpath(one) not in foreign]

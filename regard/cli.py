@@ -105,7 +105,7 @@ def _run(arguments: Sequence[str]) -> None:
 
 
 def _parsed(name: str, typed: Sequence[str]) -> Command:
-    """A command with what was typed behind it; its parser's messages repeat that, spelled out."""
+    """Parse the arguments of a command; messages show control characters in them spelled out."""
     parse = partial(
         tyro.cli,
         COMMANDS[name],

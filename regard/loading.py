@@ -403,7 +403,7 @@ def _check_free(folder: Path, origin: Path | None) -> None:
     if not is_folder(folder):
         return
     if is_run(folder) or (folder / PLACE).is_file():
-        raise RegardError(f"{folder} is a part of a run, which stays; name another folder")
+        raise RegardError(f"{folder} is a run or a part of one, which stays; name another folder")
     strange, config = strange_files(folder), folder / "config.json"
     if not strange and config.is_file() and not former_files(folder):
         strange = [config.name]

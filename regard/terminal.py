@@ -24,7 +24,7 @@ def literal(text: object, encoding: str = "utf-8") -> str:
 
 
 def in_one_line(text: object) -> str:
-    """The same with newlines spelled out, so that nothing looks like a line of ours."""
+    """Such a text with newlines spelled out too, so that nothing looks like a line of ours."""
     return literal(text).replace("\n", "\\n")
 
 

@@ -102,8 +102,8 @@ def _goes_on(folder: Path | None, made: Plan, settings: Settings) -> bool:
         check_links(run.folder)
         runs.check_data(run.folder, made.digest)
         agreed(run, settings)
-    except UnreadableError:  # it may be this one
-        raise
+    except UnreadableError as error:  # it may be this one
+        raise RegardError(f"{error}; make it readable, or name a new folder by --out") from None
     except RegardError:  # it is damaged, or another run
         return False
     return not _has_ended(run)  # more steps for that one are asked for by its name
@@ -132,6 +132,11 @@ def check_free(folder: Path) -> None:
     elif (folder / CHECKPOINTS).is_dir():
         raise RegardError(
             f"{folder} is a run without its run.toml; put that back, or choose another --out"
+        )
+    elif not folder.exists():
+        raise RegardError(
+            f"{folder} is a link to {os.readlink(folder)}, which is not there; make that folder, "
+            "or choose another --out"
         )
     else:
         raise RegardError(f"{folder} is already there; choose another --out, or remove it")

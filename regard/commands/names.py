@@ -130,7 +130,7 @@ def check_spelling(path: Path) -> None:
 
 
 def check_place(path: Path) -> None:
-    """The same for what may be a file or a folder to be filled."""
+    """Refuse a place where neither a file nor a folder can be written."""
     check_spelling(path)
     near = next(place for place in (path, *path.absolute().parents) if os.path.lexists(place))
     if near == path:

@@ -103,7 +103,7 @@ def _tell(words: Text) -> None:
 
 @contextmanager
 def foreign_words() -> Iterator[None]:
-    """What libraries warn of, which may quote data, is a note like ours."""
+    """Turn the warnings of libraries, which may quote data, into notes like ours."""
 
     def told(
         message: Warning | str,
@@ -121,7 +121,7 @@ def foreign_words() -> Iterator[None]:
 
 
 def crash(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """A traceback as Python prints it, but for what a terminal would obey."""
+    """Print a traceback as Python does, with control characters spelled out."""
     sys.stderr.write(literal("".join(traceback.format_exception(kind, error, trace))))
 
 

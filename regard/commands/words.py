@@ -129,7 +129,7 @@ class Words:
             find(self.words)  # tells what is not there or no text
         if self.action in ("plot", "export"):
             export = self.action == "export"
-            place = Path(self.words[0]).expanduser() if export else Path(self.out)
+            place = expanded(self.words[0]) if export else Path(self.out)
             check_writable(place, self.source, replaced=export)
 
     def _nearest(self, table: WordTable, console: Console) -> None:

@@ -1,4 +1,4 @@
-"""Whether the arrays of a stored table can be one's: a checksum does not tell who wrote them."""
+"""Checks that stored arrays can be a table of n-grams: a checksum does not tell who wrote them."""
 
 from collections.abc import Sequence
 

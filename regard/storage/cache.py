@@ -28,10 +28,12 @@ def cache_folder() -> Path:
             found = os.lstat(folder)  # a link may be written to by everybody
     except OSError:  # it cannot be made, which is said when something is to be kept there
         return folder
-    if not owners | {found.st_uid} <= TRUSTED or found.st_mode & OTHERS:
+    ours = owners | {found.st_uid} <= TRUSTED
+    if not ours or found.st_mode & OTHERS:
+        why = "can be written to by everybody" if ours else "belongs to another user"
         raise RegardError(
-            f"the cache {folder} belongs to another user or can be written to by everybody, who "
-            "could change what is trained on; set REGARD_CACHE to a folder of your own"
+            f"the cache {folder} {why}, so that others could change what is trained on; set "
+            "REGARD_CACHE to a folder of yours that they cannot write to"
         )
     return folder
 

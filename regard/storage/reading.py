@@ -64,14 +64,14 @@ def parse_json(text: bytes) -> Any:
 
 
 def parse_line(text: str) -> Any:
-    """What a line of JSON Lines stands for, which may be a long text but not too many values."""
+    """Parse a line of JSON Lines, which may be a long text but not have too many values."""
     if len(text) > VALUES and _values_in(text) > VALUES:
         raise ValueError(f"it has more than {VALUES:,} values")
     return json.loads(text)
 
 
 def _values_in(text: str) -> int:
-    """About how many values some JSON has; what its texts say does not count."""
+    """Count the values of some JSON, roughly; the contents of its strings are left out."""
     plain = text.replace("\\\\", "").replace('\\"', "")
     if (quotes := plain.count('"')) > 2 * VALUES:
         return quotes // 2

@@ -155,7 +155,7 @@ def write_tensors(
 
 
 def _make_way(folder: Path, former: set[str], names: set[str], config: str) -> None:
-    """Take away an earlier model, what tells how to read it first, unless one file alone changes.
+    """Remove an earlier model, its config.json first, unless one file alone changes.
 
     Between two renames there would be weights of one model with the settings of another.
     """
@@ -181,7 +181,7 @@ def former_files(folder: Path) -> set[str]:
     found = {*_sealed_files(folder)}
     with suppress(RegardError):  # there are none
         found |= {*_files(folder)}
-    return found | {INDEX} if found - {SINGLE} else found
+    return found | ({INDEX} if found - {SINGLE} else set())
 
 
 def _sealed_files(folder: Path) -> list[str]:
@@ -370,7 +370,7 @@ def _chunks(file: IO[bytes], count: int, into: memoryview | None) -> Iterator[me
 def _shown(
     data: Iterable[memoryview], kind: torch.dtype, look: Callable[[Tensor], None]
 ) -> Iterator[memoryview]:
-    """The same bytes; `look` sees the numbers that they are."""
+    """Yield the same bytes, and show `look` the numbers that they encode."""
     for part in data:
         look(torch.frombuffer(part, dtype=kind))
         yield part

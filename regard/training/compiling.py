@@ -1,4 +1,4 @@
-"""Compiling, with what is compiled kept where nobody else can put anything.
+"""torch.compile, with its cache in a folder that nobody else can write to.
 
 torch keeps code, and pickles, in /tmp/torchinductor_USER, a name that any user of the machine may
 take first. What it finds there is executed.
@@ -33,7 +33,7 @@ def compiled(module: nn.Module) -> nn.Module:
 
 
 def _passing_folder() -> str:
-    """A folder of ours alone that goes with the process: what is compiled is so each time."""
+    """A private folder that is removed when the process ends: each process compiles anew."""
     folder = tempfile.mkdtemp(prefix="regard-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder

@@ -1,4 +1,4 @@
-"""How the processes that torchrun started meet, and part.
+"""Joining the processes that torchrun started, and leaving them.
 
 They meet where torchrun says: at a store of keys that all can read. There each says that it has
 come, and who speaks first for all when something goes wrong.

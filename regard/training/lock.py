@@ -89,13 +89,24 @@ class Lock:
 
     def check(self) -> None:
         """Refuse to write into a folder that has taken the place of the one that was locked."""
-        if self._descriptor is not None and not self.is_ours:
+        if self._descriptor is None:
+            return
+        try:
+            there = _is_at(self.path, self._descriptor)
+        except OSError as error:  # a network disk that is away
+            raise RegardError(
+                f"{self.folder} cannot be looked at: {error.strerror}; what was saved is whole, "
+                "and the same command goes on from there"
+            ) from None
+        if not there:
             raise RegardError(self._moved(self._descriptor))
 
     @property
     def is_ours(self) -> bool:
-        """Whether the lock that lies in the folder is the one that was taken or seen."""
-        return self._descriptor is not None and _is_at(self.path, self._descriptor)
+        """Whether the lock in the folder is the one that was taken or seen; False if unknown."""
+        with suppress(OSError):
+            return self._descriptor is not None and _is_at(self.path, self._descriptor)
+        return False
 
     def _moved(self, descriptor: int) -> str:
         """What became of the folder, as far as the system tells where an open file lies now."""
@@ -136,7 +147,7 @@ def holder(folder: Path) -> Holder | None:
 
 
 def signature(folder: Path) -> str:
-    """What whoever holds the lock wrote into it; nothing if it is not there."""
+    """The content of the lock's file, by which others know it again; empty if it is not there."""
     try:
         descriptor = os.open(folder / LOCK, os.O_RDONLY | FLAGS)
     except OSError:

@@ -103,7 +103,7 @@ class Log(Sink):
             ) from None
 
     def close(self) -> None:
-        with suppress(OSError):  # what was to be saved is; a run that has not said so goes on
+        with suppress(OSError):  # checkpoints are saved, and a run whose end is not logged resumes
             os.fsync(self._file.fileno())
         self._file.close()
 

@@ -188,7 +188,7 @@ class Checkpoints:
             }
             write_json(sealed(content), folder / PLACE, inside=True)
             if (log := self.folder.parent / LOG).exists():
-                sync(log)  # the place says how much of it there is
+                sync(log)  # place.json says how long it is
             self._check_place()  # writing may have taken minutes
 
     def _share(self, step: int, rank: int) -> Path:

@@ -182,7 +182,7 @@ class WordLoop:
 
 
 def _finite(weights: Tensor) -> bool:
-    """Whether all are; of 30 million in 14 ms, where isfinite takes 240 and copying them 150."""
+    """True if all weights are; 14 ms for 30 million, where isfinite takes 240 and a copy 150."""
     low, high = torch.aminmax(weights.detach())  # NaN if any is
     return math.isfinite(low) and math.isfinite(high)
 

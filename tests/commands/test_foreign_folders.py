@@ -1,5 +1,6 @@
 """Folders that somebody else made, and links out of a run: nothing of theirs is lost."""
 
+import errno
 import os
 import shutil
 from pathlib import Path
@@ -8,7 +9,8 @@ import pytest
 from command_line import QUICK, Said, call, mistake
 
 from regard import demo
-from regard.errors import RegardError
+from regard.commands import choosing
+from regard.errors import RegardError, UnreadableError
 from regard.inspection.curves import plot
 from regard.training.checkpoints import stored_steps
 from regard.training.run_folder import clear, is_ours
@@ -163,7 +165,24 @@ def test_the_demo_takes_the_place_of_an_earlier_one_alone(decoder, tmp_path, cap
     assert contents(folder) == {"main.py": b"mine"}
 
 
+def test_a_last_run_that_cannot_be_read_stops_the_command(data, monkeypatch):
+    def away(folder):
+        raise UnreadableError(folder / "run.toml", OSError(errno.EACCES, "Permission denied"))
+
+    Path("runs/notes").mkdir(parents=True)
+    monkeypatch.setattr(choosing, "begun", away)
+    said = mistake(call("train", data / "notes.txt", "--model", "ngram"))
+    assert "runs/notes/run.toml cannot be read: Permission denied; make it readable, or" in said
+
+
 # The folder itself is a link
+
+
+def test_a_link_that_leads_nowhere_is_refused_as_one(data):
+    os.symlink("unmounted", "r")
+    said = call("train", data / "notes.txt", "--model", "ngram", "--out", "r")
+    assert "r is a link to unmounted, which is not there" in said.err
+    assert os.readlink("r") == "unmounted"
 
 
 def test_a_start_that_fails_into_a_linked_folder_leaves_the_link(data, failing):

@@ -1,5 +1,6 @@
 """A run's folder that is moved, replaced or removed while it is trained."""
 
+import errno
 import os
 import shutil
 from pathlib import Path
@@ -8,7 +9,7 @@ import pytest
 from command_line import call
 
 from regard.commands import running
-from regard.training import log
+from regard.training import lock, log
 from regard.training.log import Sink
 from regard.training.throughput import Peak
 
@@ -93,6 +94,20 @@ def test_a_run_without_its_folder_or_lock_stops_and_makes_no_new_one(monkeypatch
     assert "r or its .lock was moved or removed while it was being trained" in said.err
     assert "next:" not in said.out
     assert not Path("r/model.safetensors").exists()
+
+
+def test_a_folder_that_cannot_be_looked_at_any_more_is_not_said_to_be_moved(monkeypatch, data):
+    def away(path, descriptor):
+        raise OSError(errno.ESTALE, "Stale file handle", str(path))
+
+    def meddle():
+        monkeypatch.setattr(lock, "_is_at", away)
+
+    said = meddled(monkeypatch, data, meddle)
+    assert said.code == 2
+    words = " ".join(said.err.split())
+    assert "error: r cannot be looked at: Stale file handle; what was saved is whole" in words
+    assert log.read("r")[-1]["reason"] == "failed"
 
 
 def test_a_name_that_is_not_utf_8_is_refused_before_any_work(data):

@@ -112,3 +112,18 @@ def test_not_even_a_path_with_the_current_folder_in_it_lets_its_code_in(hostile,
         (hostile / f"{name}.py").unlink()
     assert "opened text.txt" in carried_out(hostile, start, *TRAINED, "--dry-run", path=path)
     assert not [path.name for path in hostile.parent.glob("* ran")]
+
+
+def test_nothing_is_imported_before_the_current_folder_is_left(tmp_path):
+    """With -S, since what else is installed may import modules as Python starts, and hide it."""
+    for name in ("pathlib", *NAMES):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('hijacked')\n")
+    packages = [str(SOURCE.parent), *filter(None, map(os.path.abspath, sys.path))]
+    done = subprocess.run(
+        [sys.executable, "-S", "-m", "regard", "--version"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(packages)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout.startswith("regard "), done.stderr
