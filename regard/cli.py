@@ -119,7 +119,12 @@ def _parsed(name: str, typed: Sequence[str]) -> Command:
     except SystemExit as left:
         if not left.code:  # it was asked for help
             raise
-    return parse(args=[cut(in_one_line(word), REPEATED) for word in typed])
+    parse(
+        args=[cut(in_one_line(word), REPEATED) for word in typed]
+    )  # says what is wrong, and exits
+    raise RegardError(
+        f"regard {name} does not understand these arguments; see regard {name} --help"
+    )
 
 
 def _registry() -> ConstructorRegistry:

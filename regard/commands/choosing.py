@@ -139,7 +139,7 @@ def check_free(folder: Path) -> None:
             "or choose another --out"
         )
     else:
-        raise RegardError(f"{folder} is already there; choose another --out, or remove it")
+        raise RegardError(f"{folder} is already there; choose another --out")
 
 
 def _is_taken(folder: Path) -> bool:
