@@ -22,7 +22,7 @@ def prepared(files: list[str], vocabulary: int, cache: str) -> dict[str, float]:
     from regard.data.texts import gather
     from regard.data.tokens import prepare
     from regard.text.learning import learn
-    from regard.training.setup import LEARN_FROM
+    from regard.training.vocabularies import LEARN_FROM
 
     resting = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     clock = [time.perf_counter()]

@@ -106,7 +106,7 @@ def ours(config: regard.TransformerConfig, half: bool) -> Step:
         value = compiled(tokens, targets)
         value.backward()
         weights.gather()
-        optimizers.step(1.0)
+        optimizers.step(1.0, optimizers.norm())
         weights.publish()
         return value
 
