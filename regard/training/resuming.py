@@ -91,7 +91,7 @@ def noted(run: Begun | None, settings: Settings) -> dict[str, dict[str, Any]] | 
 def agreed(run: Begun, settings: Settings, named: Collection[str] = ()) -> Settings:
     """The settings to go on with: the run's own, with what may change as it is given now.
 
-    What is as usual counts as given where it was `named`. All that differs otherwise is told
+    A default counts as given if the setting was `named`. All other differences are reported
     together.
     """
     given = flat(asked(settings))
