@@ -119,9 +119,8 @@ def _parsed(name: str, typed: Sequence[str]) -> Command:
     except SystemExit as left:
         if not left.code:  # it was asked for help
             raise
-    parse(
-        args=[cut(in_one_line(word), REPEATED) for word in typed]
-    )  # says what is wrong, and exits
+    # The same again says what is wrong with them, spelled out, and exits.
+    parse(args=[cut(in_one_line(word), REPEATED) for word in typed])
     raise RegardError(
         f"regard {name} does not understand these arguments; see regard {name} --help"
     )

@@ -293,10 +293,16 @@ def verified(path: Path) -> Iterator[tuple[str, Tensor]]:
 
 def check_finite(name: str, tensor: Tensor) -> None:
     """Refuse weights that no model can count with, by a ValueError."""
-    if tensor.is_floating_point() and tensor.numel():
-        low, high = tensor.aminmax()  # NaN is both
-        if not (low.isfinite() and high.isfinite()):
-            raise ValueError(f"tensor {shown(name)} has numbers that are not finite")
+    if not is_finite(tensor):
+        raise ValueError(f"tensor {shown(name)} has numbers that are not finite")
+
+
+def is_finite(tensor: Tensor) -> bool:
+    """True if all numbers are; 14 ms for 30 million, where isfinite takes 240 and a copy 150."""
+    if not (tensor.is_floating_point() and tensor.numel()):
+        return True
+    low, high = tensor.detach().aminmax()  # NaN is both
+    return bool(low.isfinite() and high.isfinite())
 
 
 def _walk(path: Path, keep: bool, look: Look | None = None) -> Iterator[tuple[str, Tensor]]:

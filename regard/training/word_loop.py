@@ -19,6 +19,7 @@ from regard.data.phrases import Ids, Joined
 from regard.data.stream import Stream
 from regard.errors import RegardError
 from regard.models.word2vec import WordVectors
+from regard.storage import is_finite
 from regard.training.checkpoints import Checkpoint, Place
 from regard.training.heap import keep_freed
 from regard.training.job import Job, Outcome
@@ -152,7 +153,7 @@ class WordLoop:
         return dict(self.module.named_parameters())
 
     def _save(self, regular: bool = True) -> None:
-        if not all(map(_finite, self._weights().values())):
+        if not all(map(is_finite, self._weights().values())):
             raise RegardError(
                 f"word vectors are no longer finite at step {self.done}; lower optimizer.peak (the "
                 f"log and the checkpoints before it are in {self.job.folder})"
@@ -179,12 +180,6 @@ class WordLoop:
     def _tell(self, event: str, **values: Any) -> None:
         now = round(time.perf_counter() - self.begin, 3)
         self.job.sink.write({"event": event, "step": self.done, "time": now, **values})
-
-
-def _finite(weights: Tensor) -> bool:
-    """True if all weights are; 14 ms for 30 million, where isfinite takes 240 and a copy 150."""
-    low, high = torch.aminmax(weights.detach())  # NaN if any is
-    return math.isfinite(low) and math.isfinite(high)
 
 
 def counted(tokens: Ids, vocabulary: int) -> np.ndarray:
