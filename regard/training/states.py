@@ -7,6 +7,8 @@ must not fail because of one of them.
 import math
 import os
 import re
+import stat
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -41,6 +43,7 @@ ENDS: dict[str, Word] = {  # reasons of an `end`
 BLOCK, MOST = 1 << 18, 1 << 23  # bytes of a log that are read at once, and in all
 LARGEST = 1 << 22  # bytes of a run.toml; a thousand files with long names take a tenth
 BEGUN = (LOG, "checkpoints", WEIGHTS)  # any of them tells of a run, whatever its run.toml says
+WAITS = (0.01, 0.1, 0.5)  # seconds until a file that has no name is looked for again
 DEPTH = 4  # folders below each other in which runs are looked for
 
 
@@ -163,8 +166,7 @@ def _state(folder: Path) -> State:
 def _settings(path: Path) -> tuple[Settings | None, str]:
     """What a run was begun with, or what is wrong with that."""
     try:
-        with path.open("rb") as file:
-            content = file.read(LARGEST + 1)
+        content = _settled(path)
         if len(content) > LARGEST:
             return None, f"{path} is too large to be a run's"
         found = recipes.parsed(content)
@@ -176,6 +178,21 @@ def _settings(path: Path) -> tuple[Settings | None, str]:
         return None, f"cannot read {path}: {error.strerror}"
     except (ValueError, RecursionError) as error:  # bad UTF-8 is a ValueError too
         return None, f"{path} is not readable TOML: {error}"
+
+
+def _settled(path: Path) -> bytes:
+    """The bytes of a file, which on network disks has no name while another takes its place."""
+    for wait in WAITS:
+        try:
+            return _content(path)
+        except FileNotFoundError:
+            time.sleep(wait)
+    return _content(path)
+
+
+def _content(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(LARGEST + 1)
 
 
 def _checkpoints(folder: Path) -> tuple[int, ...]:
@@ -264,12 +281,16 @@ class Told:
 def _told(path: Path) -> Told:
     """Read a log from its end, as far as needed."""
     told = Told()
-    if not os.path.lexists(path):
-        return told
-    if not os.path.isfile(path):  # a pipe would wait for ever
+    try:
+        regular = stat.S_ISREG(os.stat(path).st_mode)
+    except FileNotFoundError:
+        regular = not os.path.islink(path)  # a link that leads nowhere is none
+        if regular:
+            return told
+    if regular:
+        _take(path, told)
+    else:  # a pipe would wait for ever
         told.damage = f"{path} is no file"
-        return told
-    _take(path, told)
     return told
 
 

@@ -357,6 +357,14 @@ def test_a_run_that_has_just_been_removed_is_damaged(tmp_path):
     assert "gone/run.toml: No such file" in found.reason
 
 
+def test_settings_that_have_no_name_for_a_moment_are_no_damage(tmp_path, monkeypatch):
+    """On network disks a name is gone while another file takes it."""
+    write(tmp_path, *SOME)
+    aside = (tmp_path / "run.toml").rename(tmp_path / "run.toml.gap")
+    monkeypatch.setattr(module.time, "sleep", lambda _: aside.rename(tmp_path / "run.toml"))
+    assert state(tmp_path).word == "killed"
+
+
 @pytest.mark.parametrize("name", ["run.toml", LOG])
 @pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.EACCES, errno.EMFILE])
 def test_a_disk_that_does_not_answer_is_no_damage(tmp_path, monkeypatch, name, number):
