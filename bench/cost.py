@@ -17,14 +17,14 @@ from typing import Any
 import torch
 from measure import machine
 
-from regard.cost import jobs, real
-from regard.cost.device import Device, device_named
+from regard.cost import jobs, measured
+from regard.cost.device.ceilings import Device, device_named
 from regard.cost.jobs import Shape
 from regard.cost.predict import predicted
-from regard.models.families import Config, named
-from regard.models.making import usable
-from regard.models.recurrent_config import RecurrentConfig
-from regard.training.precision import Precision
+from regard.families.registry import Config, named
+from regard.models.construction import usable
+from regard.models.recurrent.config import RecurrentConfig
+from regard.training.optimization.precision import Precision
 
 # Short steps of one model take 1.1 or 1.8 ms by where its weights happen to lie: it is built anew.
 BUILT = 3
@@ -124,7 +124,7 @@ def judge(
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
-    job_of = real.training if train else real.writing
+    job_of = measured.training if train else measured.writing
     found = []
     for _ in range(1 if train else BUILT):
         run = job_of(case.config, case.shape, device, precision)
@@ -132,7 +132,7 @@ def judge(
         if device.type == "cuda":
             torch.cuda.synchronize()
             torch.cuda.reset_peak_memory_stats()
-        found.append(real.seconds(run, device, budget))
+        found.append(measured.seconds(run, device, budget))
     taken = median(found)
     held = torch.cuda.max_memory_allocated() if device.type == "cuda" else 0
     return Judged(

@@ -27,7 +27,7 @@ import numpy as np
 from measure import machine, race
 
 from regard.interchange.arpa import read_arpa, write_arpa
-from regard.models.counting import Table, estimate
+from regard.models.counting.estimate import Table, estimate
 
 UNKNOWN, BEGIN, END = 0, 1, 2
 SPECIALS = (b"<unk>", b"<s>", b"</s>")

@@ -19,9 +19,9 @@ from matplotlib.figure import Figure
 from measure import machine
 from torch.utils.flop_counter import FlopCounterMode
 
+from regard.decoding.decode_batch import Writing
 from regard.decoding.settings import Sampling
-from regard.decoding.writing import Writing
-from regard.models.transformer import Transformer, build
+from regard.models.transformer.model import Transformer, build
 
 PLACES = 9  # prefixes that are measured
 

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from regard.errors import RegardError
-from regard.models.config import TransformerConfig
-from regard.models.positions import sinusoid
-from regard.models.transformer import Transformer
+from regard.models.transformer.config import TransformerConfig
+from regard.models.transformer.model import Transformer
+from regard.models.transformer.positions import sinusoid
 
 WIDTH, HEADS, HIDDEN = 512, 8, 2048  # transformer-base
 

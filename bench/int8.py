@@ -2,9 +2,10 @@
 
     python bench/int8.py [--models gpt2 llama-2-7b] [--rows 1 8 64]
 
-`fused` reads the int8 weights in the product (`models/int8_cuda.py`), `written out` makes bfloat16
-weights of them first, which is what a GPU without Triton does. Times of products are those of the
-kernels alone, replayed from a CUDA graph; times of steps contain the host's work. All are medians.
+`fused` reads the int8 weights in the product (`models/kernels/int8_cuda.py`), `written out` makes
+bfloat16 weights of them first, which is what a GPU without Triton does. Times of products are
+those of the kernels alone, replayed from a CUDA graph; times of steps contain the host's work. All
+are medians.
 """
 
 import argparse
@@ -21,12 +22,12 @@ from measure import machine
 from torch import nn
 from torch.nn import functional as F
 
+from regard.decoding.decode_batch import Writing
 from regard.decoding.settings import Sampling
-from regard.decoding.writing import Writing
-from regard.models import int8
-from regard.models.int8 import Int8Linear, quantise
-from regard.models.presets import preset
-from regard.models.transformer import build
+from regard.models.kernels import int8
+from regard.models.kernels.int8 import Int8Linear, quantise
+from regard.models.transformer.model import build
+from regard.models.transformer.presets import preset
 
 SHAPES = ((768, 768), (768, 3072), (3072, 768), (768, 50257), (4096, 4096), (4096, 11008))
 COPIES = 128 << 20  # bytes of weights that a graph goes through, so that no cache holds them

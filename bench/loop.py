@@ -20,12 +20,12 @@ from rich.console import Console
 from transformer import autocast_step
 
 from regard.commands.train import train
-from regard.models.transformer import build
-from regard.training import recipes
-from regard.training.log import read
+from regard.data.progress import Stages
+from regard.models.transformer.model import build
+from regard.runs import recipes
+from regard.runs.plan import Plan, plan
+from regard.storage.event_log import read
 from regard.training.objectives import loss
-from regard.training.setup import Plan, plan
-from regard.training.stages import Stages
 
 
 def bare_rate(made: Plan, steps: int) -> float:

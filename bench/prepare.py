@@ -19,10 +19,10 @@ from pathlib import Path
 
 def prepared(files: list[str], vocabulary: int, cache: str) -> dict[str, float]:
     """Prepare some files in this process; seconds of each stage, and peak memory in bytes."""
-    from regard.data.texts import gather
-    from regard.data.tokens import prepare
+    from regard.data.readers.texts import gather
+    from regard.data.token_files import prepare
+    from regard.families.data.vocabularies import LEARN_FROM
     from regard.text.learning import learn
-    from regard.training.vocabularies import LEARN_FROM
 
     resting = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     clock = [time.perf_counter()]

@@ -23,10 +23,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regard.commands.train import train
-from regard.training import recipes
-from regard.training.log import read
-from regard.training.setup import Plan, plan
-from regard.training.stages import Stages
+from regard.data.progress import Stages
+from regard.runs import recipes
+from regard.runs.plan import Plan, plan
+from regard.storage.event_log import read
 
 Held = tuple[Tensor, Tensor]
 

@@ -19,8 +19,8 @@ from pathlib import Path
 
 from measure import machine
 
-from regard.training.checkpoints import stored_steps
-from regard.training.log import read
+from regard.storage.event_log import read
+from regard.training.checkpoints.reading import stored_steps
 
 
 def command(arguments: argparse.Namespace, out: Path) -> list[str]:

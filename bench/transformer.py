@@ -20,9 +20,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import regard
-from regard.models.presets import GPT2
-from regard.training.optimizers import Optimizers
-from regard.training.precision import Weights
+from regard.models.transformer.presets import GPT2
+from regard.training.optimization.optimizers import Optimizers
+from regard.training.optimization.precision import Weights
 from regard.training.settings import OptimizerSettings
 
 H200_PEAK = 989e12  # dense bf16 by the datasheet; the same peak nanoGPT's share is quoted against

@@ -36,13 +36,13 @@ from growing import grow
 from measure import machine
 from torch import Tensor
 
-from regard.interchange.huggingface import save_folder
+from regard.interchange.huggingface.folder import save_folder
 from regard.loading import load as load_model
-from regard.models.config import TransformerConfig
-from regard.models.transformer import Transformer, build
+from regard.models.transformer.config import TransformerConfig
+from regard.models.transformer.model import Transformer, build
+from regard.runs.stored_run import Run, open_run, write_run, write_weights
 from regard.storage import TensorFolder
 from regard.text.specials import BOS, EOS, PAD, SPECIALS
-from regard.training.runs import Run, open_run, write_run, write_weights
 
 WORK = "work.json"
 
@@ -89,9 +89,9 @@ def regard_as(kind: str, together: bool = True) -> Load:
 
 
 def _regard(module: Transformer, terms: Terms, together: bool) -> Translate:
-    from regard.decoding.beam import search
+    from regard.decoding.parallel_batches import side_by_side
+    from regard.decoding.search.beam import search
     from regard.decoding.settings import Beam
-    from regard.decoding.side_by_side import side_by_side
 
     @torch.inference_mode()
     def run(batch: Batch, over: Event) -> list[list[int]]:

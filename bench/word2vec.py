@@ -37,11 +37,11 @@ import numpy as np
 import torch
 from measure import machine
 
-from regard.models.word2vec import Word2VecConfig, WordVectors
+from regard.models.word_vectors.model import Word2VecConfig, WordVectors
 from regard.text.specials import BOS, EOS, SPECIALS
-from regard.training.heap import keep_freed
-from regard.training.vectors import VectorSteps
-from regard.training.word_walk import Walk
+from regard.training.memory.allocator import keep_freed
+from regard.training.word2vec.steps import VectorSteps
+from regard.training.word2vec.walk import Walk
 
 METHODS = ("skip-gram", "cbow")
 

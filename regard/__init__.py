@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 from regard.errors import RegardError
 
 if TYPE_CHECKING:
+    from regard.families.registry import build
+    from regard.families.registry import named as preset
     from regard.inspection.tape import record
     from regard.loading import Model, ensemble, load, save
-    from regard.models.config import TransformerConfig
-    from regard.models.families import build
-    from regard.models.families import named as preset
+    from regard.models.transformer.config import TransformerConfig
 
 __all__ = [
     "Model",
@@ -29,11 +29,11 @@ __version__ = "0.1.0"
 # two, in which the command must already know what to do with Ctrl-C.
 HOMES = {
     "Model": ("loading", "Model"),
-    "TransformerConfig": ("models.config", "TransformerConfig"),
-    "build": ("models.families", "build"),
+    "TransformerConfig": ("models.transformer.config", "TransformerConfig"),
+    "build": ("families.registry", "build"),
     "ensemble": ("loading", "ensemble"),
     "load": ("loading", "load"),
-    "preset": ("models.families", "named"),
+    "preset": ("families.registry", "named"),
     "record": ("inspection.tape", "record"),
     "save": ("loading", "save"),
 }

@@ -41,7 +41,7 @@ from regard.commands.translate import Translate
 from regard.commands.words import Words
 from regard.errors import RegardError, nearest
 from regard.terminal import cut, in_one_line
-from regard.training.room import is_full
+from regard.training.memory.check import is_full
 from regard.training.signals import WORDS, StoppedError
 
 

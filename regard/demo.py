@@ -13,14 +13,15 @@ from rich.text import Text
 
 from regard.commands.printing import fail, output
 from regard.commands.train import describe, train
+from regard.data.progress import Stages
+from regard.decoding.decode_batch import continued
 from regard.decoding.settings import Sampling
-from regard.decoding.writing import continued
 from regard.errors import RegardError
-from regard.training import lock, recipes
-from regard.training.run_folder import clear, followed, is_ours
-from regard.training.runs import Run, open_run
-from regard.training.setup import plan
-from regard.training.stages import Stages
+from regard.runs import recipes
+from regard.runs.plan import plan
+from regard.runs.run_folder import clear, followed, is_ours
+from regard.runs.stored_run import Run, open_run
+from regard.storage import lock
 
 RECIPE, FOLDER = "python", Path("demo") / "python"
 PROMPTS = (

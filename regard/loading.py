@@ -10,32 +10,32 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regard.data.images import read_image
-from regard.data.pictures_feed import as_tensor
-from regard.decoding.captioning import Caption, captioned
-from regard.decoding.continuing import Continuation, Written, continue_all, search_all
+from regard.data.feeds.images import as_tensor
+from regard.data.readers.images import read_image
+from regard.decoding.captions import Caption, captioned
 from regard.decoding.embedding import Pool, embedded
-from regard.decoding.ensemble import together
-from regard.decoding.filling import Filling, filled
+from regard.decoding.gaps import Filling, filled
 from regard.decoding.scoring import Score, scored
+from regard.decoding.search.ensemble import together
 from regard.decoding.settings import TARGET, TEXT, Beam, Sampling, Signs, require_whole
-from regard.decoding.speaker import Given, Speaker
-from regard.decoding.translating import Translation, least_risky, translated
+from regard.decoding.streams import Continuation, Written, continue_all, search_all
+from regard.decoding.text_model import Given, Speaker
+from regard.decoding.translation import Translation, least_risky, translated
 from regard.errors import Problems, RegardError
-from regard.interchange.huggingface import load_folder, save_folder
-from regard.models import families
-from regard.models.caption_config import CaptionConfig
-from regard.models.converted import Converted
-from regard.models.families import Config
-from regard.models.int8 import quantise
-from regard.models.making import usable
-from regard.models.packed import packed
-from regard.models.transformer import Transformer
-from regard.models.word2vec import WordVectors
+from regard.families import registry
+from regard.families.registry import Config
+from regard.interchange.huggingface.folder import load_folder, save_folder
+from regard.models.captioner.config import CaptionConfig
+from regard.models.construction import usable
+from regard.models.kernels.converted import Converted
+from regard.models.kernels.int8 import quantise
+from regard.models.kernels.packed import packed
+from regard.models.transformer.model import Transformer
+from regard.models.word_vectors.model import WordVectors
+from regard.runs.stored_run import Run, is_run, open_run
 from regard.storage import former_files, strange_files
 from regard.text.tokenizer import Tokenizer
-from regard.training.checkpoints import PLACE
-from regard.training.runs import Run, is_run, open_run
+from regard.training.checkpoints.reading import PLACE
 
 USUAL = Sampling()
 BEAMS = 5  # of a translation
@@ -48,7 +48,7 @@ TYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 class Model:
     """A module with its settings, and what it came with: a run's tokenizers, or a config.json."""
 
-    module: families.Model
+    module: registry.Model
     extra: Mapping[str, Any] = field(default_factory=dict)  # `save` keeps its token ids
     tokenizer: Tokenizer | None = None  # of a run: of its text, or of the target of pairs
     source_tokenizer: Tokenizer | None = None  # of a run on pairs; often the same one
@@ -258,7 +258,7 @@ def _several(given: Any) -> list[Given]:
 
 def signs_of(config: Config) -> Signs:
     """What the first ids mean to a model that was trained here."""
-    return TARGET if families.reads(config) else TEXT
+    return TARGET if registry.reads(config) else TEXT
 
 
 def _signs(extra: Mapping[str, Any], config: Config) -> Signs:
@@ -319,7 +319,7 @@ def load(
         raise RegardError(f"weights cannot be loaded as {dtype}; choose one of {known}")
     if is_run(folder):
         model = _of_run(open_run(folder, usable(device)))
-        if isinstance(model.module, families.Network):  # counts have the numbers they have
+        if isinstance(model.module, registry.Network):  # counts have the numbers they have
             model.module.to(dtype)
     elif not (folder / "config.json").is_file():
         raise RegardError(
@@ -352,7 +352,7 @@ def ensemble(models: Sequence[Model]) -> Model:
     return replace(models[0], module=joint.module)
 
 
-def _converted(module: families.Model, int8: bool, fast: bool) -> families.Model:
+def _converted(module: registry.Model, int8: bool, fast: bool) -> registry.Model:
     if not isinstance(module, Transformer):
         return module
     if int8:

@@ -11,7 +11,7 @@ import torch
 
 import regard
 from regard.cli import COMMANDS, main
-from regard.models.presets import DIALLED, PRESETS
+from regard.models.transformer.presets import DIALLED, PRESETS
 
 
 def run(capsys, *arguments):

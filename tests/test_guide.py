@@ -8,7 +8,7 @@ import torch
 
 import regard
 from regard.cli import COMMANDS
-from regard.training import recipes
+from regard.runs import recipes
 
 ROOT = Path(__file__).parent.parent
 

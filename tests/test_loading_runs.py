@@ -8,7 +8,7 @@ import torch
 
 import regard
 from regard.cli import main
-from regard.training.runs import open_run
+from regard.runs.stored_run import open_run
 
 QUICK = ("training.tokens_per_step=256", "training.context=32", "training.sample_every=-1")
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import regard
+from regard.decoding.search.speculative import Speculation
 from regard.decoding.settings import Beam, Sampling
-from regard.decoding.speculative import Speculation
 from regard.errors import RegardError
 from regard.loading import Model
 from regard.text.learning import learn

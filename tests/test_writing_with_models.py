@@ -7,15 +7,15 @@ import pytest
 import torch
 
 import regard
-from regard.decoding.risk import least_risk
+from regard.decoding.search.minimum_risk import least_risk
 from regard.decoding.settings import SEEDS, Beam, Sampling
-from regard.decoding.translating import limit_for
+from regard.decoding.translation import limit_for
 from regard.errors import RegardError
 from regard.loading import Model
-from regard.models.counting import kneser_ney
-from regard.models.int8 import quantise
-from regard.models.ngram import NGram
-from regard.models.packed import packed
+from regard.models.counting.estimate import kneser_ney
+from regard.models.counting.model import NGram
+from regard.models.kernels.int8 import quantise
+from regard.models.kernels.packed import packed
 from regard.text.learning import learn
 
 TEXT = "the cat sat on the mat. a dog ran under the cat, and straße! " * 3

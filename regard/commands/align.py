@@ -14,13 +14,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from regard.commands.names import check_writable
+from regard.commands.arguments import check_writable
 from regard.commands.printing import note, note_unknown, put
-from regard.data import tasks
-from regard.data.pairs import Pair, read_pairs
+from regard.data.builtin import tasks
+from regard.data.readers.pairs import Pair, read_pairs
 from regard.decoding.settings import Beam
-from regard.decoding.speaker import Speaker
-from regard.decoding.translating import translated
+from regard.decoding.text_model import Speaker
+from regard.decoding.translation import translated
 from regard.errors import Problems, RegardError
 from regard.inspection.alignment import (
     Alignment,
@@ -32,14 +32,14 @@ from regard.inspection.alignment import (
     watched,
     watched_pair,
 )
-from regard.inspection.alignment_errors import Gold, Tally, compare, gold_of, read_gold
 from regard.inspection.drawing import KINDS
-from regard.inspection.pictures import heat_text, heatmap
+from regard.inspection.heatmap import heat_text, heatmap
 from regard.loading import speaker_of
+from regard.metrics.alignment_errors import Gold, Tally, compare, gold_of, read_gold
+from regard.runs.plan import device_for
+from regard.runs.stored_run import is_run, open_run, settings_of
 from regard.terminal import literal
-from regard.text.damage import mended
-from regard.training.runs import is_run, open_run, settings_of
-from regard.training.setup import device_for
+from regard.text.invalid_utf8 import mended
 
 PICTURE = "alignment.png"
 EXAMPLES = 1000  # of a task

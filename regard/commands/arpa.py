@@ -11,18 +11,18 @@ import tyro
 from rich.console import Console
 from rich.text import Text
 
-from regard.commands.names import check_writable
+from regard.commands.arguments import check_writable
+from regard.data.readers.files import expanded
 from regard.errors import RegardError
 from regard.interchange.arpa import read_arpa, write_arpa
 from regard.loading import is_folder
-from regard.models.ngram import NGram, NGramConfig, tensors_of
+from regard.models.counting.model import NGram, NGramConfig, tensors_of
+from regard.runs.stored_run import open_run, write_run, write_weights
 from regard.storage import building
-from regard.text.sources import expanded
+from regard.storage.event_log import Log
 from regard.text.specials import BOS, EOS, SPECIALS, UNK
 from regard.text.tokenizer import Tokenizer
 from regard.text.vocabulary import Vocabulary
-from regard.training.log import Log
-from regard.training.runs import open_run, write_run, write_weights
 from regard.training.settings import (
     DataSettings,
     ModelSettings,

@@ -8,12 +8,12 @@ import tyro
 from rich.console import Console
 from rich.text import Text
 
-from regard.commands.names import check_place, check_writable
-from regard.cost.calibrate import calibrate
-from regard.cost.device import COPY, measured_folder
+from regard.commands.arguments import check_place, check_writable
+from regard.cost.device.calibrate import calibrate
+from regard.cost.device.ceilings import COPY, measured_folder
 from regard.errors import RegardError
+from regard.runs.plan import device_for
 from regard.storage import write_json
-from regard.training.setup import device_for
 
 DEVICES = ("auto", "cpu", "cuda")
 

@@ -10,22 +10,22 @@ import tyro
 from rich.console import Console
 from rich.text import Text
 
-from regard.commands.names import check_writable, option
+from regard.commands.arguments import check_writable, option
 from regard.commands.printing import note, put
-from regard.data.images import Pixels, read_image
-from regard.data.pictures_feed import as_tensor
-from regard.decoding.captioning import Caption, captioned
+from regard.data.feeds.images import as_tensor
+from regard.data.readers.files import expanded
+from regard.data.readers.images import Pixels, read_image
+from regard.decoding.captions import Caption, captioned
 from regard.decoding.settings import Beam
-from regard.decoding.speaker import Speaker
+from regard.decoding.text_model import Speaker
 from regard.errors import Problems, RegardError
 from regard.inspection.caption_pictures import draw_caption, words_seen
 from regard.inspection.drawing import KINDS
 from regard.loading import speaker_of
-from regard.models.caption_config import CaptionConfig
+from regard.models.captioner.config import CaptionConfig
+from regard.runs.plan import device_for
+from regard.runs.stored_run import open_run
 from regard.terminal import literal
-from regard.text.sources import expanded
-from regard.training.runs import open_run
-from regard.training.setup import device_for
 
 ROWS = 32  # pictures at once
 SUFFIXES = (".png", ".jpg", ".jpeg")

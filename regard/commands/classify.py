@@ -9,17 +9,17 @@ import torch
 import tyro
 from rich.console import Console
 
-from regard.commands.given import check_texts, given_texts, one_line
 from regard.commands.printing import note, put
+from regard.commands.texts import check_texts, given_texts, one_line
 from regard.decoding.sampling import check_numbers
-from regard.decoding.speaker import Speaker
+from regard.decoding.text_model import Speaker
 from regard.errors import RegardError
 from regard.loading import speaker_of
-from regard.models.bag import Bag
-from regard.text.damage import mended
+from regard.models.bag.model import Bag
+from regard.runs.plan import device_for
+from regard.runs.stored_run import open_run
+from regard.text.invalid_utf8 import mended
 from regard.text.specials import SPECIALS
-from regard.training.runs import open_run
-from regard.training.setup import device_for
 
 ROWS = 256  # texts that are read at once
 

@@ -15,22 +15,22 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from regard.commands.comparing import MEASURED, NOTES, Comparing, Wanted, models_in
-from regard.commands.names import check_place, lasting
+from regard.commands.arguments import check_place, lasting
 from regard.commands.printing import errors
 from regard.commands.train import UNSAID, Train
+from regard.comparison.compare_runs import MEASURED, NOTES, Comparing, Wanted, models_in
 from regard.comparison.contestants import USUAL, chosen, shared
-from regard.comparison.page import page
+from regard.comparison.report.page import page
+from regard.comparison.report.summary import summary
 from regard.comparison.results import Comparison
-from regard.comparison.summary import summary
-from regard.data.tasks import TASKS
+from regard.data.builtin.tasks import TASKS
 from regard.errors import Problems, RegardError, nearest
-from regard.models.families import OTHERS
-from regard.models.ngram import NGramConfig
+from regard.families.registry import OTHERS
+from regard.formats import count, rate
+from regard.models.counting.model import NGramConfig
+from regard.runs.plan import device_for
 from regard.storage import write_together
-from regard.training.formats import count, rate
 from regard.training.settings import Settings
-from regard.training.setup import device_for
 from regard.training.signals import WORDS, StoppedError, listening
 
 Names = tuple[str, ...]

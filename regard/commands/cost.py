@@ -11,25 +11,25 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from regard.commands.names import check_writable
-from regard.commands.priced import PricedJob, job_of
+from regard.commands.arguments import check_writable
+from regard.commands.cost_target import PricedJob, job_of
 from regard.cost import lookups
-from regard.cost.device import Device, device_named
+from regard.cost.device.ceilings import Device, device_named
+from regard.cost.device.roofline import roofline
+from regard.cost.in_parts import in_parts
 from regard.cost.jobs import Shape
-from regard.cost.parts import in_parts
+from regard.cost.lecture_table import markdown, sections
 from regard.cost.report import Asked, Report, Work, advice, of_counted, report
-from regard.cost.roofline import roofline
-from regard.cost.table import markdown, sections
 from regard.errors import Problems, RegardError
-from regard.models.caption_config import CaptionConfig
-from regard.models.config import TransformerConfig
-from regard.models.families import Config
-from regard.models.ngram import NGram, NGramConfig
-from regard.models.word2vec import Word2VecConfig
-from regard.training.fitting import even
-from regard.training.formats import moment
-from regard.training.precision import Precision
-from regard.training.runs import is_run, open_run
+from regard.families.registry import Config
+from regard.formats import moment
+from regard.models.captioner.config import CaptionConfig
+from regard.models.counting.model import NGram, NGramConfig
+from regard.models.transformer.config import TransformerConfig
+from regard.models.word_vectors.model import Word2VecConfig
+from regard.runs.stored_run import is_run, open_run
+from regard.training.memory.micro_batch import even
+from regard.training.optimization.precision import Precision
 from regard.training.settings import Settings
 
 TEXT = 4096  # tokens that a step of word vectors reads here

@@ -12,16 +12,16 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.text import Text
 
-from regard.commands.given import check_texts, given_texts
-from regard.commands.names import STREAM, check_writable
+from regard.commands.arguments import STREAM, check_writable
 from regard.commands.printing import note_unknown, put
+from regard.commands.texts import check_texts, given_texts
 from regard.decoding.embedding import Pool, embedded, ids_of
 from regard.errors import RegardError
 from regard.loading import speaker_of
+from regard.runs.plan import device_for
+from regard.runs.stored_run import open_run
 from regard.storage import no_room, replacing
-from regard.text.damage import mended
-from regard.training.runs import open_run
-from regard.training.setup import device_for
+from regard.text.invalid_utf8 import mended
 
 SUFFIXES = (".npy", ".jsonl", ".tsv")
 Vectors = NDArray[np.float32]  # (texts, width)

@@ -12,13 +12,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from regard.commands.names import check_writable, option, readable
+from regard.commands.arguments import check_writable, option, readable
 from regard.commands.printing import as_note, errors
-from regard.data import tasks
-from regard.data.buckets import Buckets
-from regard.data.captions import CaptionTexts, encode_firsts, gather_captions
-from regard.data.labels import Labels, check_labels, strange_labels
-from regard.data.pairs import (
+from regard.data.builtin import tasks
+from regard.data.feeds.images import Captions, Pictures, workers_for
+from regard.data.feeds.labels import Labels, check_labels, strange_labels
+from regard.data.feeds.pair_batches import Buckets
+from regard.data.readers.captions import CaptionTexts, encode_firsts, gather_captions
+from regard.data.readers.pairs import (
     Counts,
     EncodedPairs,
     Pair,
@@ -27,21 +28,25 @@ from regard.data.pairs import (
     read_pairs,
     task_pairs,
 )
-from regard.data.pictures_feed import Captions, Pictures, workers_for
-from regard.data.texts import gather
-from regard.data.tokens import prepare
+from regard.data.readers.texts import gather
+from regard.data.token_files import prepare
 from regard.decoding.settings import Beam
 from regard.errors import Problems, RegardError
+from regard.families.data.images import SCENES, decodable, images_of, kept_scenes
 from regard.inspection.grounding import grounded
 from regard.loading import speaker_of
-from regard.models.bag import BagConfig
-from regard.models.caption_config import CaptionConfig
-from regard.models.int8 import quantise
-from regard.models.ngram import NGram
-from regard.models.recurrent import Recurrent
-from regard.models.transformer import Transformer
-from regard.training.captioning import compared, described, free_rules
-from regard.training.evaluation import (
+from regard.models.bag.model import BagConfig
+from regard.models.captioner.config import CaptionConfig
+from regard.models.counting.model import NGram
+from regard.models.kernels.int8 import quantise
+from regard.models.recurrent.model import Recurrent
+from regard.models.transformer.model import Transformer
+from regard.runs.plan import device_for, pairs_of, stream, unknown_in_pairs
+from regard.runs.stored_run import RUN, Run, check_data, open_run
+from regard.training.caption_scores import compared, described, free_rules
+from regard.training.objectives import Objective, objective_for
+from regard.training.optimization.precision import Precision
+from regard.training.validation import (
     Bucket,
     Scores,
     accounted,
@@ -54,11 +59,6 @@ from regard.training.evaluation import (
     rules,
     translations,
 )
-from regard.training.images import SCENES, decodable, images_of, kept_scenes
-from regard.training.objectives import Objective, objective_for
-from regard.training.precision import Precision
-from regard.training.runs import RUN, Run, check_data, open_run
-from regard.training.setup import device_for, pairs_of, stream, unknown_in_pairs
 
 Names = tuple[str, ...]
 ROWS = 32  # computed at once

@@ -10,16 +10,16 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from regard.commands.names import STREAM, standard_input
+from regard.commands.arguments import STREAM, standard_input
 from regard.commands.printing import note_unknown, put
-from regard.decoding.filling import Filling, filled
+from regard.decoding.gaps import Filling, filled
 from regard.errors import RegardError
+from regard.formats import percent
 from regard.loading import speaker_of
+from regard.runs.plan import device_for
+from regard.runs.stored_run import open_run
 from regard.terminal import literal
 from regard.text.tokenizer import Tokenizer
-from regard.training.formats import percent
-from regard.training.runs import open_run
-from regard.training.setup import device_for
 
 
 @dataclass(frozen=True)

@@ -12,21 +12,21 @@ import torch
 import tyro
 from rich.console import Console
 
-from regard.commands.names import STREAM, check_writable, option, standard_input
+from regard.commands.arguments import STREAM, check_writable, option, standard_input
 from regard.commands.printing import finite, line_of_its_own, note, note_unknown, put
 from regard.commands.trees import tree_file, tree_line
-from regard.decoding.continuing import MOST_TEXTS, Continuation, Piece, Written
+from regard.decoding.decode_batch import Token
+from regard.decoding.incremental_text import Spelling, checked_stops
 from regard.decoding.settings import SEEDS, Beam, Sampling
-from regard.decoding.speaker import Speaker
-from regard.decoding.streaming import Spelling, checked_stops
-from regard.decoding.writing import Token
+from regard.decoding.streams import MOST_TEXTS, Continuation, Piece, Written
+from regard.decoding.text_model import Speaker
 from regard.errors import RegardError
 from regard.loading import Model, load
-from regard.models.int8 import quantise
-from regard.models.transformer import Transformer
-from regard.text.damage import mended
+from regard.models.kernels.int8 import quantise
+from regard.models.transformer.model import Transformer
+from regard.runs.plan import device_for
+from regard.text.invalid_utf8 import mended
 from regard.text.tokenizer import Tokenizer
-from regard.training.setup import device_for
 
 CONTINUES = "Type a text and the model goes on from there; an empty line begins a new one."
 TRANSLATES = "Type a line and the model writes from it as its source."

@@ -11,16 +11,16 @@ from rich.text import Text
 from rich.tree import Tree
 
 from regard.errors import RegardError
+from regard.families.registry import ABOUT, OTHERS, Config, build, named
 from regard.inspection.anatomy import Part, anatomy, parameters
-from regard.interchange.huggingface import open_folder
+from regard.interchange.huggingface.folder import open_folder
 from regard.loading import is_folder
-from regard.models.config import TransformerConfig
-from regard.models.convolution_config import ConvolutionConfig
-from regard.models.families import ABOUT, OTHERS, Config, build, named
-from regard.models.ngram import NGramConfig
-from regard.models.presets import DIALLED, PRESETS, preset
-from regard.models.recurrent_config import RecurrentConfig
-from regard.training.runs import WEIGHTS, config_of, is_run, levels
+from regard.models.convolution.config import ConvolutionConfig
+from regard.models.counting.model import NGramConfig
+from regard.models.recurrent.config import RecurrentConfig
+from regard.models.transformer.config import TransformerConfig
+from regard.models.transformer.presets import DIALLED, PRESETS, preset
+from regard.runs.stored_run import WEIGHTS, config_of, is_run, levels
 
 
 @dataclass(frozen=True)

@@ -13,12 +13,12 @@ from rich.table import Table
 from rich.text import Text
 
 from regard.commands.cost import amount, many
-from regard.cost.device import device_named
-from regard.cost.plan import Plan, plan
+from regard.cost.device.ceilings import device_named
+from regard.cost.model_choice import Plan, plan
+from regard.data.readers.files import find
 from regard.errors import RegardError
-from regard.text.sources import find
-from regard.training.formats import moment
-from regard.training.precision import Precision
+from regard.formats import moment
+from regard.training.optimization.precision import Precision
 
 UNITS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 

@@ -8,11 +8,11 @@ import tyro
 from rich.console import Console
 from rich.text import Text
 
-from regard.commands.names import check_writable
+from regard.commands.arguments import check_writable
 from regard.errors import Problems, RegardError
 from regard.inspection import through_time
 from regard.inspection.curves import plot
-from regard.training.log import LOG
+from regard.storage.event_log import LOG
 
 
 @dataclass(frozen=True)

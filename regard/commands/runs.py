@@ -18,9 +18,9 @@ from rich.table import Table
 from rich.text import Text
 
 from regard.errors import Problems
+from regard.formats import decimals, duration, size
+from regard.runs.status import State, Word, states
 from regard.terminal import literal
-from regard.training.formats import decimals, duration, size
-from regard.training.states import State, Word, states
 
 USUAL = "runs"
 COLOURS: dict[Word, str] = {

@@ -11,16 +11,16 @@ import tyro
 from rich.console import Console
 from rich.text import Text
 
-from regard.commands.given import check_texts, given_texts, one_line
 from regard.commands.printing import errors, finite, note_unknown, put
-from regard.data.pairs import Pair, read_pairs
+from regard.commands.texts import check_texts, given_texts, one_line
+from regard.data.readers.pairs import Pair, read_pairs
 from regard.decoding import scoring
-from regard.decoding.speaker import Speaker
+from regard.decoding.text_model import Speaker
 from regard.errors import Problems, RegardError
 from regard.loading import speaker_of
-from regard.text.damage import mended
-from regard.training.runs import open_run
-from regard.training.setup import device_for
+from regard.runs.plan import device_for
+from regard.runs.stored_run import open_run
+from regard.text.invalid_utf8 import mended
 
 
 @dataclass(frozen=True)

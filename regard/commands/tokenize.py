@@ -11,18 +11,18 @@ import tyro
 from rich.console import Console
 from rich.text import Text
 
-from regard.commands.names import STREAM, check_writable, readable, standard_input
+from regard.commands.arguments import STREAM, check_writable, readable, standard_input
 from regard.commands.printing import as_note, note
-from regard.data.texts import gather
+from regard.data.progress import Stages
+from regard.data.readers.files import find, pieces
+from regard.data.readers.texts import gather
 from regard.errors import RegardError
+from regard.families.data.vocabularies import LEARN_FROM, vocabulary_for
 from regard.loading import is_folder
-from regard.text.damage import escaped
+from regard.runs.stored_run import TOKENIZER
+from regard.text.invalid_utf8 import escaped
 from regard.text.learning import learn
-from regard.text.sources import find, pieces
 from regard.text.tokenizer import KINDS, Tokenizer
-from regard.training.runs import TOKENIZER
-from regard.training.stages import Stages
-from regard.training.vocabularies import LEARN_FROM, vocabulary_for
 
 COLOURS = tuple(
     f"white on {name}" for name in ("grey23", "dark_green", "dark_blue", "dark_red", "purple4")

@@ -16,33 +16,33 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from regard.commands.choosing import planned
+from regard.commands.arguments import lasting
 from regard.commands.cost import many
 from regard.commands.cost import show as show_cost
 from regard.commands.evaluate import show
-from regard.commands.foretelling import dry_report
-from regard.commands.names import lasting
 from regard.commands.printing import Output, as_note
 from regard.commands.recipes import toml
-from regard.commands.running import carry_out, told_by_one
-from regard.data.buckets import Buckets
-from regard.data.pictures_feed import Captions
+from regard.data.feeds.images import Captions
+from regard.data.feeds.pair_batches import Buckets
+from regard.data.progress import Stages
 from regard.errors import Problems, RegardError
-from regard.models.families import OTHERS, Config, build
-from regard.models.ngram import NGramConfig
-from regard.models.word2vec import Word2VecConfig
+from regard.families.data.images import SCENES
+from regard.families.registry import OTHERS, Config, build
+from regard.models.counting.model import NGramConfig
+from regard.models.word_vectors.model import Word2VecConfig
+from regard.runs import recipes
+from regard.runs.forecast import dry_report
+from regard.runs.plan import USUAL, Plan, device_for
+from regard.runs.resume_or_new import planned
+from regard.runs.resuming import begun, noted
+from regard.runs.status import state
+from regard.runs.train_run import carry_out, told_by_one
 from regard.terminal import cut, in_one_line
-from regard.training import recipes
-from regard.training.images import SCENES
+from regard.training.distributed.joining import joined
+from regard.training.distributed.processes import ALONE, Processes
 from regard.training.job import Outcome
-from regard.training.joining import joined
-from regard.training.processes import ALONE, Processes
-from regard.training.resuming import begun, noted
 from regard.training.settings import ModelSettings, Settings
-from regard.training.setup import USUAL, Plan, device_for
 from regard.training.signals import Stop, listening
-from regard.training.stages import Stages
-from regard.training.states import state
 
 Names = tuple[str, ...]
 RANK = 300  # of a word that is neither very frequent nor rare

@@ -15,15 +15,16 @@ import tyro
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from regard.commands.given import check_plain, in_parts, is_live, one_line
-from regard.commands.names import STREAM, check_printed, check_writable, option
+from regard.commands.arguments import STREAM, check_printed, check_writable, option
 from regard.commands.printing import errors, note, note_unknown, put
+from regard.commands.texts import check_plain, in_parts, is_live, one_line
 from regard.commands.trees import tree_file, tree_line
-from regard.decoding.continuing import MOST_TEXTS
-from regard.decoding.ensemble import together
+from regard.data.readers import files
+from regard.decoding.search.ensemble import together
 from regard.decoding.settings import Beam, Sampling, require_whole
-from regard.decoding.speaker import Speaker
-from regard.decoding.translating import (
+from regard.decoding.streams import MOST_TEXTS
+from regard.decoding.text_model import Speaker
+from regard.decoding.translation import (
     WINDOW,
     Translation,
     check_sources,
@@ -33,8 +34,7 @@ from regard.decoding.translating import (
 )
 from regard.errors import Problems, RegardError
 from regard.loading import load
-from regard.text import sources
-from regard.training.setup import device_for
+from regard.runs.plan import device_for
 
 
 @dataclass(frozen=True)
@@ -172,7 +172,7 @@ class Translate:
         """What would stop the work late stops it before it begins, where all is there already."""
         if self.file != STREAM:
             if os.path.isfile(self.file):
-                check_sources(speaker, sources.lines(Path(self.file)))
+                check_sources(speaker, files.lines(Path(self.file)))
         elif not is_live(file := sys.stdin.buffer):
             begin = file.tell()
             check_sources(speaker, chain(*in_parts(file, self.rows * WINDOW, where)))
@@ -186,7 +186,7 @@ class Translate:
                 note("type lines to translate; Ctrl-D ends")
             yield from in_parts(sys.stdin.buffer, most, where)
         elif os.path.isfile(self.file):
-            coming = sources.lines(Path(self.file))
+            coming = files.lines(Path(self.file))
             while part := list(islice(coming, most)):
                 yield part
         else:

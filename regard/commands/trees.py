@@ -5,7 +5,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TextIO
 
-from regard.decoding.beam import Candidate
+from regard.decoding.search.beam import Candidate
 from regard.text.tokenizer import Tokenizer
 
 

@@ -12,8 +12,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from regard.commands.names import check_writable
+from regard.commands.arguments import check_writable
 from regard.commands.printing import finite, note, put
+from regard.data.readers.files import expanded, find
 from regard.errors import Problems, RegardError
 from regard.inspection.word_pictures import plot
 from regard.inspection.word_questions import (
@@ -25,14 +26,13 @@ from regard.inspection.word_questions import (
     evaluate_similarity,
     is_questions,
 )
-from regard.inspection.words import Neighbour, WordTable
+from regard.inspection.word_table import Neighbour, WordTable
 from regard.interchange.word_vectors import read_vectors, write_vectors
 from regard.loading import is_folder
 from regard.models.network import Network
-from regard.models.word2vec import WordVectors
-from regard.text.sources import expanded, find
+from regard.models.word_vectors.model import WordVectors
+from regard.runs.stored_run import open_run
 from regard.text.specials import SPECIALS
-from regard.training.runs import open_run
 
 Action = Literal["nearest", "analogy", "similarity", "evaluate", "plot", "export"]
 BINARY = (".bin", ".bin.gz")  # names of files that hold bytes unless told otherwise

@@ -9,12 +9,12 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from regard.data.tokens import Tokens
+from regard.data.token_files import Tokens
 from regard.errors import RegardError
-from regard.models.families import Writer
-from regard.models.recurrent import Recurrent
+from regard.families.registry import Writer
+from regard.models.recurrent.model import Recurrent
 from regard.text.specials import BOS, PAD
-from regard.training.evaluation import at_rest
+from regard.training.validation import at_rest
 
 ROWS = 64
 TOGETHER = 1 << 13  # tokens computed at once, with the logits of all of them

@@ -10,14 +10,14 @@ from typing import Any
 
 from regard.comparison.matching import can_be_matched, count, matched
 from regard.errors import Problems, RegardError, nearest
-from regard.models.bag import BagConfig
-from regard.models.config import TransformerConfig
-from regard.models.families import ABOUT, OTHERS, Config, named
-from regard.models.ngram import NGramConfig
-from regard.models.presets import PRESETS
-from regard.models.recurrent_config import RecurrentConfig
+from regard.families.registry import ABOUT, OTHERS, Config, named
+from regard.models.bag.model import BagConfig
+from regard.models.counting.model import NGramConfig
+from regard.models.recurrent.config import RecurrentConfig
+from regard.models.transformer.config import TransformerConfig
+from regard.models.transformer.presets import PRESETS
+from regard.runs.stored_run import config_for
 from regard.text.tokenizer import Tokenizer
-from regard.training.runs import config_for
 from regard.training.settings import ModelSettings, Settings
 
 TEXT_NAMES = {"transformer": "regard-4", "convolution": "conv"}

@@ -14,13 +14,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from regard.data.batch import padded
-from regard.data.pairs import EncodedPairs
-from regard.data.tokens import Tokens
-from regard.models.attention import any_shape
-from regard.models.families import Writer
-from regard.models.recurrent import Recurrent
+from regard.data.readers.pairs import EncodedPairs
+from regard.data.token_files import Tokens
+from regard.families.registry import Writer
+from regard.models.recurrent.model import Recurrent
+from regard.models.transformer.attention import any_shape
 from regard.text.specials import BOS, EOS, PAD
-from regard.training.evaluation import at_rest
+from regard.training.validation import at_rest
 
 TARGETS = 512  # tokens of a text
 PAIRS = 256

@@ -17,11 +17,11 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from regard.errors import RegardError
-from regard.models.attention import any_shape
-from regard.models.families import Config, Writer, build
-from regard.models.ngram import NGramConfig
+from regard.families.registry import Config, Writer, build
+from regard.models.counting.model import NGramConfig
 from regard.models.protocol import State
-from regard.models.recurrent_config import RecurrentConfig
+from regard.models.recurrent.config import RecurrentConfig
+from regard.models.transformer.attention import any_shape
 from regard.text.specials import SPECIALS
 
 STEPS = 16  # written behind a prefix, whose mean is the time of one

@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol, cast
 
 from regard.errors import RegardError
+from regard.families.registry import Config, build
 from regard.inspection.anatomy import parameters
-from regard.models.config import TransformerConfig
-from regard.models.convolution_config import ConvolutionConfig
-from regard.models.families import Config, build
-from regard.models.recurrent_config import RecurrentConfig
+from regard.models.convolution.config import ConvolutionConfig
+from regard.models.recurrent.config import RecurrentConfig
+from regard.models.transformer.config import TransformerConfig
 
 MULTIPLE = 8  # widths are multiples of it, and heads divide them
 WIDEST = 1 << 15

@@ -16,15 +16,14 @@ from regard.comparison import writing
 from regard.comparison.by_position import buckets, by_position
 from regard.comparison.context_use import by_context, by_source, long_sources, places, powers
 from regard.comparison.growth import growth
-from regard.comparison.kept import number, well_formed
-from regard.data.pairs import EncodedPairs
-from regard.data.tokens import Tokens
+from regard.comparison.validation import number, well_formed
+from regard.data.readers.pairs import EncodedPairs
+from regard.data.token_files import Tokens
 from regard.errors import RegardError, UnreadableError
 from regard.loading import speaker_of
-from regard.storage import make_folder, read_json, write_json
-from regard.training import log
-from regard.training.evaluation import Scores, by_length, compare, translations
-from regard.training.runs import WEIGHTS, Run
+from regard.runs.stored_run import WEIGHTS, Run
+from regard.storage import event_log, make_folder, read_json, write_json
+from regard.training.validation import Scores, by_length, compare, translations
 
 VERSION = 2  # of the measurements; what others made is made again
 LENGTHS = {False: (64, 128, 256, 512, 1024, 2048), True: (32, 64, 128, 256, 512)}  # by pairs
@@ -194,7 +193,7 @@ def key_of(folder: Path, more: str) -> str:
 
 def evaluated(folder: Path) -> Figures:
     """The last evaluation in a run's log: the figures of the weights it keeps."""
-    events = [event for event in log.read(folder) if event.get("event") == "evaluation"]
+    events = [event for event in event_log.read(folder) if event.get("event") == "evaluation"]
     if not events:
         raise RegardError(f"{folder} was not evaluated: nothing was held out")
     plain = {name: value for name, value in events[-1].items() if name != "event"}
@@ -203,7 +202,7 @@ def evaluated(folder: Path) -> Figures:
 
 def trained(folder: Path) -> Figures:
     """How a run's training went, by its log."""
-    events = [_numbers(event) for event in log.read(folder)]
+    events = [_numbers(event) for event in event_log.read(folder)]
     steps = [event for event in events if event.get("event") == "step"]
     paces = [event["tokens_per_second"] for event in steps if event.get("tokens_per_second")]
     end: Mapping[str, Any] = events[-1] if events else {}

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from regard.data.batch import Batch
-from regard.models.families import build
-from regard.training.deciding import Plan
+from regard.families.registry import build
+from regard.runs.resolve import Plan
 from regard.training.objectives import loss
-from regard.training.optimizers import Optimizers
-from regard.training.precision import Weights, computing
+from regard.training.optimization.optimizers import Optimizers
+from regard.training.optimization.precision import Weights, computing
 
 TIMED, AGAIN = 6, 3  # steps that are timed, each so often: others may use the machine meanwhile
 

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import torch
 
-from regard.data.pairs import EncodedPairs
-from regard.data.tokens import Tokens
-from regard.decoding.continuing import continue_all
+from regard.data.readers.pairs import EncodedPairs
+from regard.data.token_files import Tokens
 from regard.decoding.settings import Beam, Sampling
-from regard.decoding.speaker import Speaker
-from regard.decoding.translating import translate_all
+from regard.decoding.streams import continue_all
+from regard.decoding.text_model import Speaker
+from regard.decoding.translation import translate_all
 from regard.text.specials import BOS, EOS
 
 PROMPT = 32  # tokens of a text

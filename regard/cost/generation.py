@@ -11,11 +11,11 @@ from itertools import pairwise
 
 from regard.cost import jobs
 from regard.cost.jobs import Counted, Shape
-from regard.cost.stand_in import Kind
-from regard.cost.trace import Total
+from regard.cost.trace.fake_device import Kind
+from regard.cost.trace.tracer import Total
 from regard.errors import RegardError
-from regard.models.families import Config
-from regard.training.precision import Precision
+from regard.families.registry import Config
+from regard.training.optimization.precision import Precision
 
 Line = tuple[int, ...]
 

@@ -13,22 +13,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.cost.memory import Use
-from regard.cost.stand_in import Kind
-from regard.cost.trace import ASIDE, Record, Total, Tracer, total, tracing
-from regard.cost.values import MOST
+from regard.cost.trace.fake_device import Kind
+from regard.cost.trace.memory import Use
+from regard.cost.trace.tracer import ASIDE, Record, Total, Tracer, total, tracing
+from regard.cost.trace.values import MOST
 from regard.data.batch import Batch
 from regard.errors import RegardError
-from regard.models.caption_config import CaptionConfig
-from regard.models.families import Config, build, reads
-from regard.models.ngram import NGramConfig
+from regard.families.registry import Config, build, reads
+from regard.models.captioner.config import CaptionConfig
+from regard.models.counting.model import NGramConfig
 from regard.models.protocol import Memory
-from regard.models.word2vec import Word2VecConfig
-from regard.training.faults import Guard
+from regard.models.word_vectors.model import Word2VecConfig
 from regard.training.job import Answer, recompute
 from regard.training.objectives import PLAIN, Criterion, Objective, objective_for
-from regard.training.optimizers import Optimizers, remembered
-from regard.training.precision import Precision, Weights
+from regard.training.optimization.faults import Guard
+from regard.training.optimization.optimizers import Optimizers, remembered
+from regard.training.optimization.precision import Precision, Weights
 from regard.training.settings import Form, OptimizerSettings
 
 MOST_ROWS = 1 << 22  # that are read or written at once; so many are counted in seconds

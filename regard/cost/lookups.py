@@ -15,17 +15,17 @@ import numpy as np
 import torch
 
 from regard.cost.jobs import Counted, Shape
-from regard.cost.memory import USES, Place, Use
-from regard.cost.stand_in import Kind
-from regard.cost.trace import Record, tracing
-from regard.models.families import build
-from regard.models.grams import Row
-from regard.models.ngram import NGram
-from regard.models.table import Level, Table
-from regard.models.word2vec import Word2VecConfig, WordVectors
+from regard.cost.trace.fake_device import Kind
+from regard.cost.trace.memory import USES, Place, Use
+from regard.cost.trace.tracer import Record, tracing
+from regard.families.registry import build
+from regard.models.counting.grams import Row
+from regard.models.counting.model import NGram
+from regard.models.counting.table import Level, Table
+from regard.models.word_vectors.model import Word2VecConfig, WordVectors
 from regard.text.specials import SPECIALS
-from regard.training.vectors import VectorSteps
-from regard.training.word_groups import Halves, Layers, learn
+from regard.training.word2vec.groups import Halves, Layers, learn
+from regard.training.word2vec.steps import VectorSteps
 
 LOOKUP = "table::lookup"
 

@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from regard.cost.device import COPY, Device, Grid
+from regard.cost.device.ceilings import COPY, Device, Grid
 from regard.cost.jobs import Counted
-from regard.cost.reuse import Touched, touched
-from regard.cost.rules import ATTENTION
-from regard.cost.trace import Record
+from regard.cost.trace.reuse import Touched, touched
+from regard.cost.trace.rules import ATTENTION
+from regard.cost.trace.tracer import Record
 
 How = Literal["train", "write"]
 NEAR = 1 / 16  # of the largest cache: what the caches of cores hold beside it

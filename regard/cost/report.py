@@ -6,18 +6,18 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 from regard.cost import jobs
-from regard.cost.device import Device, device_named
-from regard.cost.fitting import TRIES, largest, on_a_line
+from regard.cost.device.ceilings import Device, device_named
 from regard.cost.generation import Generation, generation
 from regard.cost.jobs import Counted, Shape
+from regard.cost.largest_fit import TRIES, largest, on_a_line
 from regard.cost.lookups import LOOKUP
-from regard.cost.memory import USES
 from regard.cost.predict import Bound, How, Prediction, predicted, timed
-from regard.cost.trace import Total
+from regard.cost.trace.memory import USES
+from regard.cost.trace.tracer import Total
 from regard.errors import RegardError
-from regard.models.families import Config
+from regard.families.registry import Config
 from regard.training.objectives import PLAIN, Criterion
-from regard.training.precision import Precision
+from regard.training.optimization.precision import Precision
 from regard.training.settings import OptimizerSettings
 
 Work = Literal["train", "read", "generate"]

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regard.data.masking import IGNORE
+from regard.data.feeds.masking import IGNORE
 from regard.text.specials import PAD
 
 

@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 
 from regard.decoding.sampling import check_numbers
-from regard.decoding.speaker import Given, Speaker, batches, padded_rows
+from regard.decoding.text_model import Given, Speaker, batches, padded_rows
 from regard.errors import Problems, RegardError, nearest
-from regard.models.attention import any_shape
 from regard.models.network import Network
-from regard.models.recurrent_config import RecurrentConfig
+from regard.models.recurrent.config import RecurrentConfig
+from regard.models.transformer.attention import any_shape
 
 Pool = Literal["mean", "first", "last"]
 POOLS = get_args(Pool)

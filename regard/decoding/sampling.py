@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from regard.decoding.ranking import first_of_equals
 from regard.decoding.settings import Sampling, Signs
+from regard.decoding.stable_topk import first_of_equals
 from regard.errors import RegardError
 
 # Of a vocabulary this many tokens are looked at first; they nearly always hold a top_p. A full sort

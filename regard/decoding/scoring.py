@@ -8,13 +8,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regard.decoding.ensemble import Ensemble
 from regard.decoding.sampling import check_numbers
-from regard.decoding.speaker import Given, Speaker, batches, padded_rows
+from regard.decoding.search.ensemble import Ensemble
+from regard.decoding.text_model import Given, Speaker, batches, padded_rows
 from regard.errors import Problems, RegardError
-from regard.models.attention import any_shape
+from regard.models.counting.model import NGram
 from regard.models.network import Network
-from regard.models.ngram import NGram
+from regard.models.transformer.attention import any_shape
 
 LOGITS = 1 << 24  # there at once: 64 MB, however many texts are read together
 

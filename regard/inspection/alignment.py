@@ -16,14 +16,14 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from regard.data.pairs import Pair
-from regard.decoding.looking import attended
-from regard.decoding.prefix import Prefix
+from regard.data.readers.pairs import Pair
+from regard.decoding.attention_weights import attended
 from regard.decoding.sampling import check_numbers
-from regard.decoding.speaker import Speaker, batches
-from regard.decoding.translating import WINDOW
+from regard.decoding.session import Prefix
+from regard.decoding.text_model import Speaker, batches
+from regard.decoding.translation import WINDOW
 from regard.errors import RegardError
-from regard.text.damage import mended
+from regard.text.invalid_utf8 import mended
 from regard.text.specials import UNK
 from regard.text.tokenizer import Tokenizer
 

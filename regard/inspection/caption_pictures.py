@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from regard.data.images import Pixels
-from regard.decoding.captioning import Caption
+from regard.data.readers.images import Pixels
+from regard.decoding.captions import Caption
 from regard.inspection.alignment import unit_spans
 from regard.inspection.drawing import drawing
 from regard.inspection.grounding import token_spans

@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regard.errors import RegardError
+from regard.formats import count
 from regard.inspection.drawing import check_kind, drawing
+from regard.storage.event_log import LOG, read
 from regard.terminal import literal
-from regard.training.formats import count
-from regard.training.log import LOG, read
 
 By = Literal["step", "tokens", "time"]
 Numbers = NDArray[np.float64]

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from regard.data.captions import Captioned
-from regard.data.images import upright_size
-from regard.decoding.captioning import Caption
+from regard.data.readers.captions import Captioned
+from regard.data.readers.images import upright_size
+from regard.decoding.captions import Caption
 from regard.text.tokenizer import Tokenizer
 
 Box = tuple[float, float, float, float]  # x0, y0, x1, y1

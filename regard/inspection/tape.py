@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regard.errors import RegardError, nearest
-from regard.models.attention import Attend
+from regard.models.transformer.attention import Attend
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from regard.errors import RegardError
+from regard.formats import count
 from regard.inspection.curves import COLOURS, DASHES, GREY, STYLE, Curve, names
 from regard.inspection.drawing import check_kind, drawing
-from regard.training.formats import count
-from regard.training.log import LOG, is_number, read
-from regard.training.runs import is_run, settings_of
+from regard.runs.stored_run import is_run, settings_of
+from regard.storage.event_log import LOG, is_number, read
 
 SHOWN = 6  # curves of one run
 EARLY, LATE = 0.3, 1.0  # shades of one run's curves, of the colour map

@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regard.errors import Problems, RegardError
+from regard.formats import percent
 from regard.inspection.curves import COLOURS, GREY, STYLE
 from regard.inspection.drawing import check_kind, drawing
-from regard.inspection.words import WordTable
-from regard.training.formats import percent
+from regard.inspection.word_table import WordTable
 
 Numbers = NDArray[np.float64]
 Pair = tuple[str, str]

@@ -15,9 +15,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from regard.data.readers.files import expanded, find, lines
 from regard.errors import RegardError
-from regard.inspection.words import WordTable
-from regard.text.sources import expanded, find, lines
+from regard.inspection.word_table import WordTable
 
 RESTRICT = 300_000  # words, the most frequent, among which answers are looked for
 SECTION = ":"  # begins the line that names a section of a questions file

@@ -21,9 +21,9 @@ from typing import IO, NamedTuple, cast
 import numpy as np
 
 from regard.errors import RegardError
-from regard.interchange.fields import BLANKS, Block
-from regard.models.table import Level, Table, find, in_order
-from regard.models.table_check import MOST
+from regard.interchange.columns import BLANKS, Block
+from regard.models.counting.table import Level, Table, find, in_order
+from regard.models.counting.table_check import MOST
 from regard.storage import LineReader, no_room, opened, replacing
 
 BEGIN = "<s>"

@@ -15,10 +15,10 @@ from typing import IO, Any, NamedTuple, NoReturn, cast
 
 import numpy as np
 
+from regard.data.readers.files import expanded
 from regard.errors import RegardError
-from regard.inspection.words import Vectors, WordTable
+from regard.inspection.word_table import Vectors, WordTable
 from regard.storage import no_room, opened, replacing, size
-from regard.text.sources import expanded
 
 FIRST = 1 << 20  # bytes of a first line at most: GloVe's is a word and all its numbers
 NUMBER = 64  # bytes of a number in a line at most, on average

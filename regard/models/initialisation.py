@@ -17,8 +17,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from regard.models.attention import Attention
-from regard.models.config import TransformerConfig
+from regard.models.transformer.attention import Attention
+from regard.models.transformer.config import TransformerConfig
 
 
 def _normal(deviation: Callable[[TransformerConfig, int], float]) -> Callable[..., object]:

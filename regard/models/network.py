@@ -6,9 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from regard.errors import RegardError
-from regard.models.given import Lengths, last_real
 from regard.models.masks import Mask
 from regard.models.protocol import Memory, State
+from regard.models.validation import Lengths, last_real
 
 
 class Network(nn.Module):

@@ -5,6 +5,7 @@ regular files is opened, and nothing is ever unpickled.
 """
 
 from regard.storage.cache import cache_folder, is_private, private_folder
+from regard.storage.disk_space import no_room, size
 from regard.storage.line_reader import LineReader
 from regard.storage.reading import (
     check_bounds,
@@ -15,7 +16,6 @@ from regard.storage.reading import (
     read_json,
     shown,
 )
-from regard.storage.room import no_room, size
 from regard.storage.tensors import (
     FLOATS,
     TensorFolder,

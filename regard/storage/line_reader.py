@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from regard.errors import RegardError
-from regard.storage.room import size
+from regard.storage.disk_space import size
 
 BLOCK = 1 << 20  # bytes read at a time
 # A line is held whole, and is one text for a model: 16 MiB are three times War and Peace, and as

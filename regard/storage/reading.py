@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from regard.errors import RegardError, UnreadableError
-from regard.storage.room import size
+from regard.storage.disk_space import size
 
 DEEPEST = 100  # values within values: what follows may be recursive
 LARGEST = 1 << 1000  # a float holds it, and a message too

@@ -19,8 +19,8 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from regard.errors import Problems, RegardError, UnreadableError
+from regard.storage.disk_space import size
 from regard.storage.reading import opened, parse_json, read_json, shown
-from regard.storage.room import size
 from regard.storage.writing import json_text, replacing, sync
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"

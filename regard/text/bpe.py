@@ -29,9 +29,9 @@ import numpy as np
 import tiktoken
 import tokenizers
 
-from regard.text.alike import Alike
-from regard.text.damage import parts
+from regard.text.invalid_utf8 import parts
 from regard.text.reference import Ids, slowly, whole
+from regard.text.regex_agreement import Alike
 from regard.text.specials import SPECIALS
 from regard.text.vocabulary import Vocabulary
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from regard.errors import RegardError
 from regard.text.bytelevel import spell
-from regard.text.damage import parts
+from regard.text.invalid_utf8 import parts
 from regard.text.reference import Ids
 from regard.text.tokenizer import Tokenizer
 

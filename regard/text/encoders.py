@@ -14,7 +14,7 @@ import numpy as np
 import tokenizers
 
 from regard.text.bpe import Bpe
-from regard.text.damage import REPLACEMENT, escaped, mended
+from regard.text.invalid_utf8 import REPLACEMENT, escaped, mended
 from regard.text.reference import Ids
 from regard.text.specials import UNK
 from regard.text.vocabulary import Kind, Vocabulary

@@ -11,7 +11,7 @@ from tokenizers import models, pre_tokenizers, trainers
 from regard.errors import RegardError
 from regard.text.bytelevel import CHARACTERS
 from regard.text.cutting import cut
-from regard.text.damage import mended, parts
+from regard.text.invalid_utf8 import mended, parts
 from regard.text.specials import SPECIALS
 from regard.text.tokenised import beginning, looks_tokenised
 from regard.text.tokenizer import Tokenizer

@@ -13,7 +13,7 @@ import tokenizers
 from regard.errors import RegardError, UnreadableError
 from regard.storage import check_bounds, make_folder, read_file, replacing
 from regard.text.encoders import ENCODERS, Encoder
-from regard.text.lines import LineEncoder, Lines, line_encoder
+from regard.text.line_encoder import LineEncoder, Lines, line_encoder
 from regard.text.reference import Ids
 from regard.text.specials import SPECIALS, UNK
 from regard.text.vocabulary import KINDS, NO_KIND, Kind, Vocabulary, assemble, recognise

@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 import tokenizers
 from tokenizers import pre_tokenizers
 
-from regard.text.alike import Alike
 from regard.text.reference import whole
+from regard.text.regex_agreement import Alike
 
 # <unk> | newline | a word, with ' ’ - inside | 's, 'll | a run of signs
 PATTERN = r"<unk>|\n|\w+(?:['’-]\w+)*|'\w+|[^\w\s]+"

@@ -12,22 +12,22 @@ from torch.utils.checkpoint import checkpoint
 
 from regard.data.batch import Batch, Feed
 from regard.errors import RegardError
-from regard.models.blocks import Block
-from regard.models.families import Model, Writer
+from regard.families.registry import Model, Writer
 from regard.models.network import Network
 from regard.models.protocol import State
-from regard.training.checkpoints import Checkpoint
-from regard.training.consistency import consistent_loss
-from regard.training.evaluation import Scores
-from regard.training.lock import Lock
-from regard.training.log import Sink
+from regard.models.transformer.blocks import Block
+from regard.storage.event_log import Sink
+from regard.storage.lock import Lock
+from regard.training.checkpoints.reading import Checkpoint
+from regard.training.checkpoints.saving import Checkpoints
+from regard.training.distributed.processes import ALONE, Processes
 from regard.training.objectives import PLAIN, Criterion, Objective, loss, restlessness
-from regard.training.precision import Precision
-from regard.training.processes import ALONE, Processes
-from regard.training.saving import Checkpoints
+from regard.training.optimization.precision import Precision
+from regard.training.r_drop import consistent_loss
 from regard.training.settings import Settings
 from regard.training.signals import Stop
 from regard.training.throughput import Peak, Products
+from regard.training.validation import Scores
 
 
 @dataclass(frozen=True)

@@ -21,31 +21,31 @@ import torch
 from torch import Tensor, nn
 
 from regard.data.batch import Batch
-from regard.data.order import generator
-from regard.data.stream import ContinuedStream
+from regard.data.feeds.order import generator
+from regard.data.feeds.stream import ContinuedStream
 from regard.errors import RegardError
-from regard.models.recurrent import Recurrent
-from regard.models.transformer import Transformer
-from regard.models.word2vec import WordVectors
-from regard.training.averaging import RunningMean, mean
-from regard.training.carrying import Carried
-from regard.training.checkpoints import Checkpoint, Place
+from regard.models.recurrent.model import Recurrent
+from regard.models.transformer.model import Transformer
+from regard.models.word_vectors.model import WordVectors
+from regard.runs.resuming import steps_of
+from regard.storage.event_log import LOG
+from regard.training.carried_state import Carried
+from regard.training.checkpoints.reading import Checkpoint, Place
 from regard.training.compiling import compiled
-from regard.training.evaluation import Scores, measure
-from regard.training.faults import COUNTS, Faults, Guard
-from regard.training.heap import keep_freed
+from regard.training.distributed.processes import Vote, last_part, replicated, sharded
+from regard.training.distributed.sharding import local, whole
 from regard.training.job import Answer, Job, Outcome, recompute
-from regard.training.log import LOG
+from regard.training.memory.allocator import keep_freed
 from regard.training.meter import Meter
 from regard.training.objectives import criterion_of
-from regard.training.optimizers import Optimizers
-from regard.training.precision import Weights, computing
+from regard.training.optimization.averaging import RunningMean, mean
+from regard.training.optimization.faults import COUNTS, Faults, Guard
+from regard.training.optimization.optimizers import Optimizers
+from regard.training.optimization.precision import Weights, computing
+from regard.training.optimization.schedules import factor
 from regard.training.prefetch import Ready, prefetched
-from regard.training.processes import Vote, last_part, replicated, sharded
-from regard.training.resuming import steps_of
-from regard.training.schedules import factor
-from regard.training.shares import local, whole
 from regard.training.signals import StoppedError
+from regard.training.validation import Scores, measure
 
 DROPOUT = 6  # what the seed is used for, beside order and masking
 MOST_SKIPPED = 20  # faults in a row that are left out: then more is wrong than a step

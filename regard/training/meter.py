@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from regard.data.batch import Batch, Feed
-from regard.models.families import Writer
+from regard.families.registry import Writer
 from regard.training.throughput import Products
 
 

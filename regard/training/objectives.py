@@ -11,13 +11,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from regard.data.batch import Batch
-from regard.data.masking import IGNORE
+from regard.data.feeds.masking import IGNORE
 from regard.errors import RegardError
-from regard.models.bag import BagConfig
-from regard.models.config import TransformerConfig
-from regard.models.families import Config, Writer
+from regard.families.registry import Config, Writer
+from regard.models.bag.model import BagConfig
 from regard.models.masks import Documents
 from regard.models.protocol import State
+from regard.models.transformer.config import TransformerConfig
 from regard.training.settings import Form, TrainingSettings
 
 
@@ -118,7 +118,7 @@ class Captioning(SequenceToSequence):
 
 
 class Neighbours:
-    """The words around each; only word vectors know how that is asked (`training/vectors.py`)."""
+    """The words around each; only word vectors know how that is asked (`training/word2vec`)."""
 
     name = "neighbours"
     varied = False

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 
 from regard.data.batch import Batch, Feed
-from regard.training.processes import Dealt, Processes
+from regard.training.distributed.processes import Dealt, Processes
 
 AHEAD = 4  # steps of data prepared before they are needed
 

@@ -8,10 +8,10 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal, Self, get_args, get_origin, get_type_hints
 
 from regard.errors import Problems, nearest
-from regard.models.config import RotaryScaling
-from regard.models.families import OTHERS, Config, named, settings_of
-from regard.models.ngram import NGramConfig
-from regard.models.word2vec import Word2VecConfig
+from regard.families.registry import OTHERS, Config, named, settings_of
+from regard.models.counting.model import NGramConfig
+from regard.models.transformer.config import RotaryScaling
+from regard.models.word_vectors.model import Word2VecConfig
 
 Form = Literal["text", "pairs", "images"]
 

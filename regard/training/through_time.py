@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from regard.data.stream import Stream
-from regard.data.tokens import Tokens
-from regard.models.families import Model
-from regard.models.recurrent import RecurrentDecoder
+from regard.data.feeds.stream import Stream
+from regard.data.token_files import Tokens
+from regard.families.registry import Model
+from regard.models.recurrent.model import RecurrentDecoder
+from regard.runs.plan import Plan
 from regard.text.specials import BOS
-from regard.training.setup import Plan
 
 Record = Callable[[], dict[str, Any]]
 ROWS = 8

@@ -14,8 +14,8 @@ from statistics import fmean
 
 import torch
 
-from regard.models.linear import product
-from regard.training.precision import Precision
+from regard.models.kernels.linear import product
+from regard.training.optimization.precision import Precision
 
 # FLOPs of the products of a part of a step: of rows, their tokens, and those of their sources.
 Products = Callable[[int, int, int], float]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from command_line import trained
 
-from regard.commands.foretelling import dry_report
+from regard.runs.forecast import dry_report
 
 WORDS = ("the", "a", "cat", "dog", "sat", "ran", "on", "under", "né", "straße", "猫", "“hi”", ".")
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from command_line import call, mistake, trained
 
-from regard.inspection.alignment_errors import Tally, compare, gold_of, read_gold
+from regard.metrics.alignment_errors import Tally, compare, gold_of, read_gold
 
 TEXT = "the cat sat on né ."
 

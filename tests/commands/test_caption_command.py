@@ -9,7 +9,7 @@ from command_line import call, mistake, trained
 from PIL import Image
 
 import regard
-from regard.data.scenes import write_folder
+from regard.data.builtin.scenes import write_folder
 
 SMALL = ("model.picture=32", "model.width=16", "model.encoder_layers=1", "model.layers=1")
 

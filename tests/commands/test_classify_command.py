@@ -9,8 +9,8 @@ import torch
 from command_line import call, mistake
 from safetensors.torch import load_file
 
+from regard.runs.stored_run import WEIGHTS
 from regard.storage import write_safetensors
-from regard.training.runs import WEIGHTS
 
 GOOD, BAD = ("lovely", "moving", "funny"), ("dull", "slow", "flat")
 OTHERS = ("the", "film", "was", "a", "story")

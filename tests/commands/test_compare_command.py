@@ -7,15 +7,14 @@ import pytest
 import tyro
 from command_line import call, mistake
 
-from regard.commands import comparing
 from regard.commands.compare import Compare
-from regard.comparison import context_use, growth, measuring, writing
+from regard.comparison import compare_runs, context_use, growth, measuring, writing
 from regard.comparison.contestants import Contestant
 from regard.errors import RegardError
-from regard.training import log
+from regard.runs.status import state
+from regard.storage import event_log
 from regard.training.loop import Loop
 from regard.training.signals import StoppedError
-from regard.training.states import state
 
 QUICK = ("training.tokens_per_step=256", "training.context=32", "tokenizer.vocabulary=300")
 FIGURES = ("quality", "context", "lengths", "cost", "speed", "samples")
@@ -95,7 +94,7 @@ def test_all_have_the_same_tokens_and_the_same_held_out_part(done):
     assert len(folders) == 8
     assert {state(folder).word for folder in folders} == {"finished"}
     assert len({(folder / "tokenizer.json").read_bytes() for folder in folders}) == 1
-    events = [event for folder in folders for event in log.read(folder)]
+    events = [event for folder in folders for event in event_log.read(folder)]
     assert len({event["tokens"] for event in events if event["event"] == "evaluation"}) == 1
 
 
@@ -106,7 +105,7 @@ def test_what_is_finished_is_neither_trained_nor_measured_again(data, done, monk
     def never(*arguments, **more):
         raise AssertionError("again")
 
-    monkeypatch.setattr(comparing, "carry_out", never)
+    monkeypatch.setattr(compare_runs, "carry_out", never)
     for name in FIGURES:
         monkeypatch.setattr(measuring.Measurement, name, never)
     assert text(data, folder, "--seeds", 2).code == 0
@@ -191,7 +190,7 @@ def test_interrupted_it_goes_on_where_it_was_and_ends_alike(data, tmp_path, monk
 
 
 def test_a_model_that_fails_is_told_and_the_others_go_on(data, tmp_path, monkeypatch):
-    real = comparing.carry_out
+    real = compare_runs.carry_out
 
     def failing(made, folder, console, **more):
         if folder.name == "elman-0":
@@ -201,7 +200,7 @@ def test_a_model_that_fails_is_told_and_the_others_go_on(data, tmp_path, monkeyp
     few = ("--models", "elman,conv", "--parameters", "9k", "--steps", 3, "--out", "out")
     changes = (*QUICK, "conv:model.layers=2")
     with monkeypatch.context() as patch:
-        patch.setattr(comparing, "carry_out", failing)
+        patch.setattr(compare_runs, "carry_out", failing)
         said = compared(data / "notes.txt", *few, settings=changes)
     assert said.code == 0
     assert "elman could not be compared: weights are no longer <finite>" in said.out
@@ -214,11 +213,11 @@ def test_a_model_that_fails_is_told_and_the_others_go_on(data, tmp_path, monkeyp
 
 
 def test_minutes_become_steps_which_stay_what_they_are(data, tmp_path, monkeypatch):
-    monkeypatch.setattr(comparing, "seconds_per_step", lambda made: 0.5)
+    monkeypatch.setattr(compare_runs, "seconds_per_step", lambda made: 0.5)
     few = ("--models", "bigram,elman", "--parameters", "9k", "--minutes", 0.05, "--out", "out")
     assert compared(data / "notes.txt", *few).code == 0
     assert state(tmp_path / "out/runs/elman-0").steps == 6
-    monkeypatch.setattr(comparing, "seconds_per_step", lambda made: 0.1)
+    monkeypatch.setattr(compare_runs, "seconds_per_step", lambda made: 0.1)
     assert compared(data / "notes.txt", *few).code == 0  # on a machine that is faster today
     assert state(tmp_path / "out/runs/elman-0").steps == 6
 

@@ -8,7 +8,7 @@ from command_line import call, mistake, trained
 
 import regard
 from regard.commands.cost import short
-from regard.cost.device import device_named
+from regard.cost.device.ceilings import device_named
 
 KEYS = {
     "parameters",
@@ -231,7 +231,7 @@ def test_numbers_are_written_without_exponents():
 
 
 def test_a_machine_can_be_measured_in_a_moment(tmp_path, monkeypatch):
-    from regard.cost import calibrate, launching
+    from regard.cost.device.ceilings import calibrate, host_overhead
 
     monkeypatch.setitem(calibrate.PRODUCTS, "cpu", ((1, 8), (64,), (64, 128)))
     monkeypatch.setitem(calibrate.BYTES, "cpu", (1 << 12, 1 << 14))
@@ -239,7 +239,7 @@ def test_a_machine_can_be_measured_in_a_moment(tmp_path, monkeypatch):
     monkeypatch.setattr(calibrate, "ATTENTION", ((1, 8), (16,), (16,)))
     monkeypatch.setattr(calibrate, "RECURRENCE", ((1, 4), (1,), (16,)))
     monkeypatch.setattr(calibrate, "FAR", 1 << 22)
-    monkeypatch.setattr(launching, "larger_models", list)
+    monkeypatch.setattr(host_overhead, "larger_models", list)
     path = tmp_path / "mine.json"
     said = call("calibrate", "--device", "cpu", "--seconds", 0.1, "--out", path)
     assert said.code == 0, said.err

@@ -9,7 +9,7 @@ from command_line import call, mistake
 from regard.commands import embed
 from regard.decoding.embedding import embedded
 from regard.loading import speaker_of
-from regard.training.runs import open_run
+from regard.runs.stored_run import open_run
 
 LINES = ["the cat sat", "", "a né ran\tunder"]
 

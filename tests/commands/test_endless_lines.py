@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from command_line import call, mistake
 
+from regard.data.readers import files
 from regard.storage.line_reader import LINE
-from regard.text import sources
 
 PAIRS = "the cat\tcat the\n" * 30
 READ = {  # by what is read: the run, the command, what comes behind the run
@@ -46,7 +46,7 @@ def _files(bomb, tmp_path, monkeypatch):
         (tmp_path / name).write_bytes(bomb)
     (tmp_path / "good.txt").write_text("the cat\n" * 30)
     (tmp_path / "good.tsv").write_text(PAIRS)
-    monkeypatch.setattr(sources, "DOCUMENT", LINE)
+    monkeypatch.setattr(files, "DOCUMENT", LINE)
 
 
 @pytest.mark.parametrize("how", READ)
@@ -66,7 +66,7 @@ def test_training_on_a_line_without_an_end_is_refused_before_it_begins(how, tmp_
 
 
 def test_documents_of_a_line_have_a_bound_and_plain_text_has_none(monkeypatch, tmp_path):
-    monkeypatch.setattr(sources, "DOCUMENT", 1000)
+    monkeypatch.setattr(files, "DOCUMENT", 1000)
     for name in ("few.jsonl.gz", "few.txt.gz"):
         (tmp_path / name).write_bytes(gzip.compress(b"a" * 5000))
     for command in (("tokenize", "byte"), ("train",), ("tokenizer", "--kind", "byte")):
@@ -76,7 +76,7 @@ def test_documents_of_a_line_have_a_bound_and_plain_text_has_none(monkeypatch, t
 
 
 def test_standard_input_that_is_one_text_has_a_bound(encoder, monkeypatch):
-    monkeypatch.setattr("regard.commands.names.DOCUMENT", 1000)
+    monkeypatch.setattr("regard.commands.arguments.DOCUMENT", 1000)
     for command in (("fill", encoder), ("generate", encoder), ("tokenize", "byte", "-")):
         if command[0] != "generate":
             assert "standard input is longer than 1.0 kB" in mistake(

@@ -12,10 +12,10 @@ from command_line import call, mistake, trained
 from torch.nn import functional as F
 
 from regard.commands.evaluate import figures
+from regard.runs.stored_run import open_run
+from regard.storage import event_log
 from regard.text.specials import BOS, EOS
-from regard.training import log
-from regard.training.evaluation import Scores
-from regard.training.runs import open_run
+from regard.training.validation import Scores
 
 TEXT = {"loss", "perplexity", "bits_per_byte", "tokens"}
 PAIRS = TEXT | {"bleu", "chrf", "exact"}
@@ -62,7 +62,7 @@ def test_the_figures_of_a_text_are_those_of_plain_forwards(request, data, kind):
 def test_without_data_it_is_what_training_reported_and_the_same_each_time(request, kind):
     run = request.getfixturevalue(kind)
     found = measured(run)
-    reported, last = log.read(run)[-2:]
+    reported, last = event_log.read(run)[-2:]
     assert (reported["event"], last["event"]) == ("evaluation", "end")
     for name in found.keys() & {"loss", "tokens", "bleu", "chrf", "exact", "accuracy"}:
         assert found[name] == pytest.approx(reported[name], rel=1e-5), name

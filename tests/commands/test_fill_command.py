@@ -9,10 +9,10 @@ from command_line import call, mistake, trained
 from rich.console import Console
 
 from regard.commands.fill import Fill
-from regard.decoding.filling import filled
+from regard.decoding.gaps import filled
+from regard.formats import percent
 from regard.loading import speaker_of
-from regard.training.formats import percent
-from regard.training.runs import open_run
+from regard.runs.stored_run import open_run
 
 TEXT = "the [mask] sat on<mask> né"
 

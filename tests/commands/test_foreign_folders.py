@@ -9,11 +9,11 @@ import pytest
 from command_line import QUICK, Said, call, mistake
 
 from regard import demo
-from regard.commands import choosing
 from regard.errors import RegardError, UnreadableError
 from regard.inspection.curves import plot
-from regard.training.checkpoints import stored_steps
-from regard.training.run_folder import clear, is_ours
+from regard.runs import resume_or_new
+from regard.runs.run_folder import clear, is_ours
+from regard.training.checkpoints.reading import stored_steps
 
 SMALL = ("model.layers=1", "model.width=32", "model.heads=2")
 FIXTURE = Path(__file__).parents[1] / "fixtures" / "run-0.1"
@@ -113,15 +113,15 @@ def test_a_run_of_ours_is_one_whenever_it_was_made(killed):
 
 
 def test_a_start_that_fails_takes_away_what_it_wrote_and_nothing_else(data, failing, monkeypatch):
-    from regard.commands import running
+    from regard.runs import train_run
 
-    begin = running.start_with
+    begin = train_run.start_with
 
     def meanwhile(*given):
         Path("r/notes.md").write_text("mine")
         return begin(*given)
 
-    monkeypatch.setattr(running, "start_with", meanwhile)
+    monkeypatch.setattr(train_run, "start_with", meanwhile)
     assert "v.vec has vectors of 3 numbers" in mistake(start(data, settings=failing))
     assert contents(Path("r")) == {"notes.md": b"mine"}
 
@@ -138,8 +138,8 @@ def test_a_folder_that_was_not_there_goes_again_and_one_that_was_stays(data, fai
 
 def test_whoever_is_killed_while_it_is_cleared_finds_the_folder_free(data, killed, monkeypatch):
     """After each of its parts; what is left is ours, or what a killed run leaves."""
-    from regard.commands.choosing import check_free
-    from regard.training import run_folder
+    from regard.runs import run_folder
+    from regard.runs.resume_or_new import check_free
 
     (killed / ".lock").touch()
     (killed / "checkpoints").mkdir()
@@ -170,7 +170,7 @@ def test_a_last_run_that_cannot_be_read_stops_the_command(data, monkeypatch):
         raise UnreadableError(folder / "run.toml", OSError(errno.EACCES, "Permission denied"))
 
     Path("runs/notes").mkdir(parents=True)
-    monkeypatch.setattr(choosing, "begun", away)
+    monkeypatch.setattr(resume_or_new, "begun", away)
     said = mistake(call("train", data / "notes.txt", "--model", "ngram"))
     assert "runs/notes/run.toml cannot be read: Permission denied; make it readable, or" in said
 
@@ -333,7 +333,7 @@ def test_a_tokenizer_is_not_written_over_another_that_nobody_named(data):
 
 @pytest.mark.parametrize("name", ["/dev/null", "out"])
 def test_no_file_takes_the_place_of_a_device(name):
-    from regard.commands.names import check_writable
+    from regard.commands.arguments import check_writable
 
     Path("out").symlink_to("/proc/self/fd/1")
     with pytest.raises(RegardError, match="is a device; name a file"):

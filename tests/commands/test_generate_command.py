@@ -14,8 +14,8 @@ from regard.commands import generate
 from regard.commands.printing import put
 from regard.decoding.settings import TEXT
 from regard.loading import load
+from regard.runs.stored_run import open_run
 from regard.text.specials import BOS, EOS
-from regard.training.runs import open_run
 
 
 @torch.inference_mode()

@@ -8,8 +8,8 @@ import pytest
 from command_line import call, mistake
 
 from regard.loading import load
+from regard.runs.stored_run import open_run
 from regard.text.specials import BOS, EOS
-from regard.training.runs import open_run
 
 TEXT = "the cat sat\nthe dog sat on the cat\n\na cat ran\nthe dog ran on\n" * 6
 HELD = "the cat ran on\na dog sat\n"

@@ -10,7 +10,7 @@ import pytest
 from command_line import call, mistake
 
 from regard.cli import main
-from regard.commands.names import check_writable
+from regard.commands.arguments import check_writable
 from regard.errors import RegardError
 
 

@@ -7,8 +7,8 @@ import pytest
 from command_line import call, mistake
 
 from regard.commands.plan import budget_of
-from regard.cost.device import device_named, of_sheet
-from regard.cost.plan import PASSES, TOKENS_PER_PARAMETER, plan
+from regard.cost.device.ceilings import device_named, of_sheet
+from regard.cost.model_choice import PASSES, TOKENS_PER_PARAMETER, plan
 from regard.errors import RegardError
 
 HOUR = 3600.0

@@ -6,8 +6,8 @@ from dataclasses import fields
 import pytest
 from command_line import call
 
-from regard.models.families import build, named
-from regard.training import recipes
+from regard.families.registry import build, named
+from regard.runs import recipes
 from regard.training.settings import Settings
 
 

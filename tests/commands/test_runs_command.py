@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from command_line import call, mistake
 
-from regard.training.lock import Lock
-from regard.training.log import LOG
+from regard.storage.event_log import LOG
+from regard.storage.lock import Lock
 
 END = {"event": "end", "step": 700, "best_loss": 1.25, "best_step": 650}
 

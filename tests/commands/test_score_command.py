@@ -12,8 +12,8 @@ from rich.console import Console
 from regard.commands.score import Score
 from regard.decoding.scoring import scored
 from regard.loading import speaker_of
+from regard.runs.stored_run import open_run
 from regard.text.specials import EOS, UNK
-from regard.training.runs import open_run
 
 LINES = ["the cat sat", "", "a dog ran under the né .", "the"]
 

@@ -8,9 +8,9 @@ from command_line import call, mistake
 from rich.console import Console
 
 from regard.commands.tokenize import COLOURS, SHOWN, Tokenize
+from regard.runs.stored_run import open_run
 from regard.text.learning import learn
 from regard.text.tokenizer import Tokenizer
-from regard.training.runs import open_run
 
 
 def shown(*arguments: object, stdin: bytes = b"") -> list[str]:

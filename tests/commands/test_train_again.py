@@ -11,14 +11,15 @@ import pytest
 from command_line import QUICK, Said, call, mistake
 from rich.console import Console
 
-from regard.commands import running
 from regard.commands.train import train
 from regard.errors import RegardError
-from regard.training import log, recipes, setup
-from regard.training.checkpoints import Checkpoint, stored_steps
-from regard.training.log import Sink
+from regard.runs import plan as planning
+from regard.runs import recipes, train_run
+from regard.runs.plan import plan
+from regard.storage import event_log
+from regard.storage.event_log import Sink
+from regard.training.checkpoints.reading import Checkpoint, stored_steps
 from regard.training.settings import Settings
-from regard.training.setup import plan
 from regard.training.throughput import Peak
 
 # Checkpoints at 3 and 6, validations at 2, 4 and 6; the best is saved too.
@@ -47,7 +48,7 @@ class Asking(Sink):
 @pytest.fixture(autouse=True)
 def _no_measuring(monkeypatch):
     """How fast the machine is takes longer to find out than all the rest."""
-    monkeypatch.setattr(running, "peak", lambda *_: Peak(1e12, "made up"))
+    monkeypatch.setattr(train_run, "peak", lambda *_: Peak(1e12, "made up"))
 
 
 @pytest.fixture
@@ -68,12 +69,12 @@ def asked_to_stop(
 ) -> Said:
     """The same command, during which somebody asks to stop."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(running, "view", lambda *_: Asking(number, *at))
+        patch.setattr(train_run, "view", lambda *_: Asking(number, *at))
         return again(*more, **how)
 
 
 def events(kind: str, folder: str = "r") -> list[dict]:
-    return [event for event in log.read(folder) if event["event"] == kind]
+    return [event for event in event_log.read(folder) if event["event"] == kind]
 
 
 def left(folder: Path | str) -> dict[str, object]:
@@ -83,14 +84,14 @@ def left(folder: Path | str) -> dict[str, object]:
     names = (last / "model.safetensors", last / "optimizer.safetensors")
     told = {
         (event["event"], event["step"]): (event["loss"], event.get("order"))
-        for event in log.read(folder)
+        for event in event_log.read(folder)
         if event["event"] in ("step", "validation")
     }
     return {
         "files": [path.read_bytes() for path in (*names, folder / "model.safetensors")],
         "place": replace(Checkpoint(last).place, seconds=0.0, log=0),
         "told": told,
-        "reason": log.read(folder)[-1]["reason"],
+        "reason": event_log.read(folder)[-1]["reason"],
     }
 
 
@@ -167,14 +168,14 @@ def test_stopped_early_is_done_too_and_more_steps_begin_with_new_patience(notes)
 
 def test_a_run_that_was_raised_and_killed_at_once_is_not_taken_for_finished(notes):
     assert again(steps=2).code == 0
-    written = running.runs.write_run
+    written = train_run.runs.write_run
 
     def killed(*given):
         written(*given)
         raise KilledError
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(running.runs, "write_run", killed)
+        patch.setattr(train_run.runs, "write_run", killed)
         with pytest.raises(KilledError):
             again(steps=4)
     assert again(steps=4).code == 0
@@ -200,14 +201,14 @@ def test_interrupted_and_typed_again_it_ends_as_if_it_had_not_been(notes, whole,
     word = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}[number]
     assert f"{word} at step" in said.out
     assert "the same command goes on" in plain(said.out)
-    assert log.read("r")[-1]["reason"] == "interrupted"
+    assert event_log.read("r")[-1]["reason"] == "interrupted"
     assert call("generate", "r", "the", "--tokens", 2).code == 0
     step = stored_steps(Path("r"))[-1]
     said = again()
     assert said.code == 0, said.err
     assert f"goes on from step {step}" in said.out
     assert left("r") == whole
-    assert [event["event"] for event in log.read("r")].count("resume") == 1
+    assert [event["event"] for event in event_log.read("r")].count("resume") == 1
     assert len(events("end")) == 1
 
 
@@ -222,7 +223,7 @@ def test_a_signal_before_training_leaves_nothing(notes, monkeypatch):
     def asked(*given):
         os.kill(os.getpid(), signal.SIGTERM)
 
-    monkeypatch.setattr(setup, "gather", asked)
+    monkeypatch.setattr(planning, "gather", asked)
     said = again()
     assert (said.code, said.out) == (143, "")
     assert said.err.strip() == "terminated"
@@ -243,8 +244,8 @@ def test_a_run_killed_before_its_first_checkpoint_is_begun_anew(notes, whole):
         raise KilledError
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(running, "Loop", killed)
-        patch.setattr(running, "clear", lambda folder: None)  # nor tidied up
+        patch.setattr(train_run, "Loop", killed)
+        patch.setattr(train_run, "clear", lambda folder: None)  # nor tidied up
         with pytest.raises(KilledError):
             again("training.seed=9")  # whatever it was begun with
     assert {path.name for path in Path("r").iterdir()} >= {"run.toml", "log.jsonl"}
@@ -421,7 +422,7 @@ def test_from_python_too_signals_are_heard_while_it_trains_and_only_then(notes, 
         def write(self, event):
             heard.append(signal.getsignal(signal.SIGTERM))
 
-    monkeypatch.setattr(running, "view", lambda *_: Watching(0, "", 0))
+    monkeypatch.setattr(train_run, "view", lambda *_: Watching(0, "", 0))
     settings = recipes.override(
         Settings(), ["data.train=['notes.txt']", "training.steps=1", *QUICK]
     )

@@ -17,15 +17,15 @@ from command_line import QUICK, call, mistake, trained
 from rich.console import Console
 from safetensors.torch import load_file
 
-from regard.commands import running
 from regard.commands.train import Train, train
-from regard.data import tokens
+from regard.data import token_files
 from regard.errors import RegardError
-from regard.training import log, recipes
-from regard.training.log import Sink
-from regard.training.runs import open_run
+from regard.runs import recipes, train_run
+from regard.runs.plan import plan
+from regard.runs.stored_run import open_run
+from regard.storage import event_log
+from regard.storage.event_log import Sink
 from regard.training.settings import Settings
-from regard.training.setup import plan
 
 
 def settings_of(*arguments: str) -> Settings:
@@ -34,7 +34,11 @@ def settings_of(*arguments: str) -> Settings:
 
 
 def losses(folder: Path) -> list[float]:
-    return [event["loss"] for event in log.read(folder) if event["event"] in ("step", "validation")]
+    return [
+        event["loss"]
+        for event in event_log.read(folder)
+        if event["event"] in ("step", "validation")
+    ]
 
 
 class Interrupting(Sink):
@@ -214,7 +218,7 @@ def test_another_seed_gives_another_run(decoder):
 def test_every_model_and_tokenizer_for_text_trains_evaluates_and_generates(data, model, kind):
     trained("r", data / "notes.txt", "--model", model, "--tokenizer", kind, steps=2)
     figures = json.loads(call("evaluate", "r", "--json").out)
-    reported = log.read("r")[-2]
+    reported = event_log.read("r")[-2]
     assert reported["event"] == "evaluation"
     assert figures["loss"] == pytest.approx(reported["loss"], rel=1e-6)
     text = "the [mask] cat"
@@ -311,7 +315,7 @@ def test_a_start_that_fails_leaves_the_folder_free_for_the_next_try(data, monkey
     def missing(folder: Path, first: int) -> None:
         raise RegardError("TensorBoard is not installed")
 
-    monkeypatch.setattr(running, "TensorBoard", missing)
+    monkeypatch.setattr(train_run, "TensorBoard", missing)
     if there:
         Path("r").mkdir()
     arguments = ("train", data / "notes.txt", "--out", "r", "--model", "gpt2-tiny")
@@ -330,7 +334,7 @@ def test_tensorboard_files_are_written_when_asked_for(data):
 
 
 def test_an_interrupted_run_can_be_used_and_says_so(data, monkeypatch):
-    monkeypatch.setattr(running, "view", lambda *_: Interrupting("step", 3))
+    monkeypatch.setattr(train_run, "view", lambda *_: Interrupting("step", 3))
     arguments = (data / "notes.txt", "--out", "r", "--model", "gpt2-tiny", "--steps", 90)
     said = call("train", *arguments, "--set", "training.validate_every=2")
     assert said.code == 130
@@ -338,13 +342,13 @@ def test_an_interrupted_run_can_be_used_and_says_so(data, monkeypatch):
         "interrupted at step 3; r holds the weights of step 2, ready to use; the same command "
         "goes on" in " ".join(said.out.split())
     )
-    assert log.read("r")[-1]["reason"] == "interrupted"
+    assert event_log.read("r")[-1]["reason"] == "interrupted"
     assert call("generate", "r", "the").code == 0
     assert call("evaluate", "r").code == 0
 
 
 def test_an_interrupted_run_of_averaged_weights_says_what_it_holds(data, monkeypatch):
-    monkeypatch.setattr(running, "view", lambda *_: Interrupting("step", 3))
+    monkeypatch.setattr(train_run, "view", lambda *_: Interrupting("step", 3))
     arguments = (data / "notes.txt", "--out", "r", "--model", "gpt2-tiny", "--steps", 90)
     said = call("train", *arguments, "--set", "training.average=2")
     assert "at step 3; r holds the mean of its last checkpoints" in " ".join(said.out.split())
@@ -352,7 +356,7 @@ def test_an_interrupted_run_of_averaged_weights_says_what_it_holds(data, monkeyp
 
 @pytest.mark.parametrize("event", ["start", "warning"])
 def test_an_interruption_before_the_first_step_leaves_no_run(data, monkeypatch, event):
-    monkeypatch.setattr(running, "view", lambda *_: Interrupting(event, 0))
+    monkeypatch.setattr(train_run, "view", lambda *_: Interrupting(event, 0))
     Path("odd.txt").write_bytes((data / "notes.txt").read_bytes() + b"\xff")  # worth a warning
     said = call("train", "odd.txt", "--out", "r", "--model", "gpt2-tiny", "--steps", 9)
     assert said.code == 130
@@ -362,17 +366,17 @@ def test_an_interruption_before_the_first_step_leaves_no_run(data, monkeypatch, 
 
 def test_an_interruption_while_encoding_leaves_no_half_cache(data, monkeypatch, tmp_path):
     monkeypatch.setenv("REGARD_CACHE", str(tmp_path / "new"))
-    whole = tokens.in_order
+    whole = token_files.in_order
 
     def interrupted(*arguments):
         yield next(whole(*arguments))
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(tokens, "in_order", interrupted)
+    monkeypatch.setattr(token_files, "in_order", interrupted)
     arguments = ("train", data / "notes.txt", "--out", "r", "--model", "gpt2-tiny", "--steps", 1)
     assert call(*arguments).code == 130
     assert not [path for path in (tmp_path / "new").iterdir() if path.is_dir()]
-    monkeypatch.setattr(tokens, "in_order", whole)
+    monkeypatch.setattr(token_files, "in_order", whole)
     assert call(*arguments).code == 0
 
 

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from command_line import call, trained
 
-from regard.commands import foretelling
 from regard.cost import jobs
-from regard.cost.device import device_named, here, measured_folder
+from regard.cost.device.ceilings import device_named, here, measured_folder
 from regard.cost.jobs import Shape
 from regard.cost.report import Asked, report
-from regard.models.presets import preset
+from regard.models.transformer.presets import preset
+from regard.runs import forecast
 
 pytestmark = pytest.mark.usefixtures("foretells")
 
@@ -26,7 +26,7 @@ def text(tmp_path, monkeypatch):
 
 
 def test_both_stand_in_the_log_and_the_last_event_is_still_the_end(text, monkeypatch):
-    monkeypatch.setattr(foretelling, "SHORT", 1)
+    monkeypatch.setattr(forecast, "SHORT", 1)
     said = trained("run", text, "--model", "llama-tiny", "--tokenizer", "char", steps=4)
     events = [json.loads(line) for line in Path("run/log.jsonl").read_text().splitlines()]
     first, last = (event for event in events if event["event"] == "cost")
@@ -69,7 +69,7 @@ def test_a_dry_run_tells_of_the_whole_step_and_of_all_steps(text):
 def test_parts_of_a_step_add_up_to_the_step_as_it_is_traced_whole():
     asked = Asked("train", Shape(2, 8), device_named("cpu-2"))
     config = preset("llama-tiny")
-    found = foretelling.in_parts(report(config, asked), 3)
+    found = forecast.in_parts(report(config, asked), 3)
     traced = jobs.train_step(config, asked.shape, parts=3).total
     for name in ("products", "others", "read", "written"):
         assert getattr(found.total, name) == pytest.approx(getattr(traced, name), rel=0.02)
@@ -80,13 +80,13 @@ def test_parts_of_a_step_add_up_to_the_step_as_it_is_traced_whole():
 
 def tell_of(monkeypatch, memory):
     """A machine of so little memory."""
-    found = foretelling.device_named
+    found = forecast.device_named
     small = lambda name: replace(found(name), memory=memory)  # noqa: E731
-    monkeypatch.setattr(foretelling, "device_named", small)
+    monkeypatch.setattr(forecast, "device_named", small)
 
 
 def test_a_run_that_will_not_fit_is_told_before(text, monkeypatch):
-    monkeypatch.setattr(foretelling, "SHORT", 1)
+    monkeypatch.setattr(forecast, "SHORT", 1)
     tell_of(monkeypatch, 1000)
     said = trained("run", text, "--model", "llama-tiny", "--tokenizer", "char", steps=2)
     assert "warning: a step is predicted to hold" in said.out
@@ -95,16 +95,16 @@ def test_a_run_that_will_not_fit_is_told_before(text, monkeypatch):
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_cores_that_others_use_are_told_before(text, monkeypatch, threads):
-    monkeypatch.setattr(foretelling, "SHORT", 1)
-    monkeypatch.setattr(foretelling, "crowding", lambda: 40.0)
-    monkeypatch.setattr(foretelling.torch, "get_num_threads", lambda: threads)
+    monkeypatch.setattr(forecast, "SHORT", 1)
+    monkeypatch.setattr(forecast, "crowding", lambda: 40.0)
+    monkeypatch.setattr(forecast.torch, "get_num_threads", lambda: threads)
     said = trained("run", text, "--model", "llama-tiny", "--tokenizer", "char", steps=2)
     told = "warning: with 2 threads an operation takes 40 times as long as with one"
     assert (told in " ".join(said.out.split())) == (threads == 2)
 
 
 def test_an_older_calibration_does_not_keep_a_run_from_training(text, monkeypatch, tmp_path):
-    monkeypatch.setattr(foretelling, "SHORT", 1)
+    monkeypatch.setattr(forecast, "SHORT", 1)
     monkeypatch.setenv("REGARD_CACHE", str(tmp_path / "cache"))
     own = measured_folder() / f"{here('cpu')}.json"
     own.parent.mkdir(parents=True)

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from command_line import call
 
-from regard.commands import running
-from regard.training import lock, log
-from regard.training.log import Sink
+from regard.runs import train_run
+from regard.storage import event_log, lock
+from regard.storage.event_log import Sink
 from regard.training.throughput import Peak
 
 SETTINGS = ("training.checkpoint_every=2", "training.log_every=1", "model.layers=1")
@@ -34,12 +34,12 @@ class Meddling(Sink):
 @pytest.fixture(autouse=True)
 def _no_measuring(monkeypatch):
     """How fast the machine is takes longer to find out than all the rest."""
-    monkeypatch.setattr(running, "peak", lambda *_: Peak(1e12, "made up"))
+    monkeypatch.setattr(train_run, "peak", lambda *_: Peak(1e12, "made up"))
 
 
 def meddled(monkeypatch, data, meddle, at=("step", 5)):
     """A run in `r` of six steps, during which somebody meddles."""
-    monkeypatch.setattr(running, "view", lambda *_: Meddling(meddle, *at))
+    monkeypatch.setattr(train_run, "view", lambda *_: Meddling(meddle, *at))
     words = ("--model", "gpt2-tiny", "--steps", 6, "--out", "r", "--set", *SETTINGS)
     return call("train", data / "notes.txt", *words)
 
@@ -66,7 +66,7 @@ def test_a_run_whose_folder_was_moved_writes_nothing_into_another_in_its_place(
     assert f"error: r was moved to {Path.cwd() / 'moved'} while it was being trained" in words
     assert "next:" not in said.out
     assert content("r") == others
-    assert log.read("moved")[-1]["reason"] == "failed"
+    assert event_log.read("moved")[-1]["reason"] == "failed"
 
 
 def test_what_was_saved_before_a_folder_was_moved_is_gone_on_with_there(monkeypatch, data):
@@ -74,7 +74,7 @@ def test_what_was_saved_before_a_folder_was_moved_is_gone_on_with_there(monkeypa
     assert not Path("r").exists()
     words = ("--model", "gpt2-tiny", "--steps", 6, "--set", *SETTINGS)
     monkeypatch.undo()
-    monkeypatch.setattr(running, "peak", lambda *_: Peak(1e12, "made up"))
+    monkeypatch.setattr(train_run, "peak", lambda *_: Peak(1e12, "made up"))
     for folder in ("moved", "whole"):
         said = call("train", data / "notes.txt", *words, "--out", folder)
         assert said.code == 0, said.err
@@ -107,7 +107,7 @@ def test_a_folder_that_cannot_be_looked_at_any_more_is_not_said_to_be_moved(monk
     assert said.code == 2
     words = " ".join(said.err.split())
     assert "error: r cannot be looked at: Stale file handle; what was saved is whole" in words
-    assert log.read("r")[-1]["reason"] == "failed"
+    assert event_log.read("r")[-1]["reason"] == "failed"
 
 
 def test_a_name_that_is_not_utf_8_is_refused_before_any_work(data):

@@ -13,11 +13,11 @@ import torch
 from command_line import call, mistake
 
 from regard.commands.translate import in_parts
-from regard.data.pairs import Pair, encode_pairs
+from regard.data.readers.pairs import Pair, encode_pairs
 from regard.decoding.settings import Beam
 from regard.loading import load
-from regard.training.evaluation import translations
-from regard.training.runs import open_run
+from regard.runs.stored_run import open_run
+from regard.training.validation import translations
 
 
 @pytest.fixture

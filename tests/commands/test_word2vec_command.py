@@ -11,15 +11,15 @@ import torch
 from command_line import QUICK, call, mistake
 from safetensors.torch import load_file
 
-from regard.commands import running
 from regard.commands.words import table_of
 from regard.errors import RegardError
 from regard.loading import load
-from regard.training import word_walk
-from regard.training.checkpoints import stored_steps
-from regard.training.log import Sink
-from regard.training.runs import open_run
-from regard.training.word_processes import Helper
+from regard.runs import train_run
+from regard.runs.stored_run import open_run
+from regard.storage.event_log import Sink
+from regard.training.checkpoints.reading import stored_steps
+from regard.training.word2vec import walk as walking
+from regard.training.word2vec.processes import Helper
 
 SETTINGS = (
     *("tokenizer.least=2", "model.width=16", "model.subsample=0"),
@@ -73,7 +73,7 @@ def test_a_sample_that_cannot_be_shown_is_a_warning(corpus, monkeypatch):
     def sample():
         raise RegardError("no word has a neighbour")
 
-    monkeypatch.setattr(running, "sampler", lambda plan, module: sample)
+    monkeypatch.setattr(train_run, "sampler", lambda plan, module: sample)
     said = made(corpus, "r", "training.epochs=1", "training.sample_every=1")
     assert "no sample could be written: no word has a neighbour" in said.out
     assert json.loads(call("runs", "r", "--json").out)[0]["state"] == "finished"
@@ -103,7 +103,7 @@ def test_a_run_that_was_killed_goes_on_to_the_same_vectors(corpus, monkeypatch):
     steps = open_run_steps("whole")
     assert steps > 4
     with monkeypatch.context() as patch:
-        patch.setattr(running, "view", lambda console, every: Killing(3))
+        patch.setattr(train_run, "view", lambda console, every: Killing(3))
         with pytest.raises(KilledError):
             made(corpus, "torn", *often)
     assert stored_steps_of("torn") == [2]
@@ -135,7 +135,7 @@ def test_two_processes_make_the_same_run_also_when_it_is_killed(corpus, monkeypa
     often = ("training.epochs=4", "training.checkpoint_every=2", "model.width=32")
     made(corpus, "alone", *often)
     for name, value in {"FEW": 0, "LEAST": 1, "TRIAL": 2, "LONG": 4}.items():
-        monkeypatch.setattr(word_walk, name, value)
+        monkeypatch.setattr(walking, name, value)
     together = []
 
     def walk(helper, first, last, really=Helper.walk):
@@ -153,7 +153,7 @@ def test_two_processes_make_the_same_run_also_when_it_is_killed(corpus, monkeypa
     torch.set_num_threads(2)
     try:
         with monkeypatch.context() as patch:
-            patch.setattr(running, "view", lambda console, every: Killing(7))
+            patch.setattr(train_run, "view", lambda console, every: Killing(7))
             with pytest.raises(KilledError):
                 made(corpus, "torn", *often)
         assert stored_steps_of("torn")[-1] == 6

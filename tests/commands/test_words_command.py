@@ -10,10 +10,10 @@ from regard import cli
 from regard.commands.words import Words, labelled, table_of
 from regard.errors import RegardError
 from regard.inspection.word_questions import evaluate_analogies, evaluate_similarity
-from regard.inspection.words import WordTable
+from regard.inspection.word_table import WordTable
 from regard.interchange.word_vectors import read_vectors, write_vectors
+from regard.runs.stored_run import open_run
 from regard.text.specials import SPECIALS
-from regard.training.runs import open_run
 
 COUNTRIES = ["france", "italy", "japan", "paris", "rome", "tokyo", "apple", "pear"]
 QUESTIONS = (

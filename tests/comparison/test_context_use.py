@@ -10,11 +10,11 @@ from torch.nn import functional as F
 from regard.comparison import context_use
 from regard.comparison.by_position import buckets, by_position
 from regard.comparison.context_use import by_context, by_source, long_sources, places, powers, used
-from regard.data.pairs import EncodedPairs, Pair
-from regard.models.counting import estimate
-from regard.models.families import build, named
-from regard.models.grams import Row
-from regard.models.ngram import NGram
+from regard.data.readers.pairs import EncodedPairs, Pair
+from regard.families.registry import build, named
+from regard.models.counting.estimate import estimate
+from regard.models.counting.grams import Row
+from regard.models.counting.model import NGram
 from regard.text.specials import BOS, EOS, MASK, PAD
 
 VOCABULARY = 20

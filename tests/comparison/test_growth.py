@@ -8,8 +8,8 @@ import torch
 from regard.comparison import growth as cost
 from regard.comparison.growth import Reading, growth, held_bytes, shadow_of, slope
 from regard.comparison.pace import kept_bytes
-from regard.models.families import build, named
-from regard.models.ngram import LastTokens
+from regard.families.registry import build, named
+from regard.models.counting.model import LastTokens
 
 TEXT = {
     "elman": {"width": 16},

@@ -8,8 +8,8 @@ from html.parser import HTMLParser
 import pytest
 from made_up import comparison, result
 
-from regard.comparison.drawing import Axis, Series, chart
-from regard.comparison.page import page
+from regard.comparison.report.charts import Axis, Series, chart
+from regard.comparison.report.page import page
 
 EVIL = "<script>alert('x')</script> & \"'><img src=x onerror=alert(1)>"
 VOID = {"meta", "line", "circle", "rect", "polygon", "polyline", "img", "br"}

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 from made_up import comparison, result
 
+from regard.comparison.report.summary import summary
 from regard.comparison.results import Spread
-from regard.comparison.summary import summary
 
 
 def said(*results, **more):

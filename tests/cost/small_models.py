@@ -9,7 +9,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from regard.models.families import build, named, reads
+from regard.families.registry import build, named, reads
 
 VOCABULARY = 64
 SMALL = {

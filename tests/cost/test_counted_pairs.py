@@ -9,7 +9,7 @@ from small_models import small
 
 from regard.cost import jobs
 from regard.cost.jobs import Shape
-from regard.cost.pairs import allowed_pairs
+from regard.cost.trace.allowed_pairs import allowed_pairs
 from regard.models.masks import Causal, Combined, Dense, Documents, Padding, Span, Window, fitting
 
 

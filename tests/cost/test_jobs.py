@@ -10,8 +10,8 @@ from regard.cost import jobs
 from regard.cost.generation import generation
 from regard.cost.jobs import Shape
 from regard.errors import RegardError
-from regard.models.families import build, named
-from regard.models.word2vec import Word2VecConfig
+from regard.families.registry import build, named
+from regard.models.word_vectors.model import Word2VecConfig
 from regard.training.settings import OptimizerSettings
 
 WRITERS = ("gpt2", "llama-3-8b", "t5-small", "transformer-base", "lstm", "bahdanau", "conv")

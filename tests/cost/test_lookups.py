@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from regard.cost import lookups
-from regard.cost.device import device_named
+from regard.cost.device.ceilings import device_named
 from regard.cost.jobs import Shape
 from regard.cost.report import Asked, of_counted
-from regard.models.counting import kneser_ney
-from regard.models.ngram import NGram
-from regard.models.word2vec import Word2VecConfig
+from regard.models.counting.estimate import kneser_ney
+from regard.models.counting.model import NGram
+from regard.models.word_vectors.model import Word2VecConfig
 
 
 @pytest.fixture(scope="module")

@@ -9,14 +9,14 @@ from small_models import small
 
 from regard.cost import jobs
 from regard.cost import report as report_module
-from regard.cost.device import Grid, device_named, of_sheet
+from regard.cost.device.ceilings import Grid, device_named, of_sheet
+from regard.cost.device.roofline import roofline
 from regard.cost.jobs import Shape
 from regard.cost.predict import predicted, taken
 from regard.cost.report import Asked, advice, report
-from regard.cost.roofline import roofline
 from regard.errors import RegardError
-from regard.models.families import build
-from regard.training import consistency
+from regard.families.registry import build
+from regard.training import r_drop
 from regard.training.objectives import Criterion
 
 RATE, MOVED = 1e9, 1e8
@@ -161,7 +161,7 @@ def test_what_does_not_lie_on_a_line_is_not_guessed():
 
 
 def test_rows_that_fit_are_read_off_a_line_where_a_loss_looks_at_a_few_at_a_time(monkeypatch):
-    monkeypatch.setattr(consistency, "NUMBERS", 1 << 8)
+    monkeypatch.setattr(r_drop, "NUMBERS", 1 << 8)
     traced: list[int] = []
     counted_for = report_module.counted_for
 

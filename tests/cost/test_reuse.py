@@ -9,9 +9,9 @@ from small_models import small
 
 from regard.cost import jobs
 from regard.cost.jobs import Shape
-from regard.cost.memory import Place
-from regard.cost.reuse import touched
-from regard.cost.trace import Record
+from regard.cost.trace.memory import Place
+from regard.cost.trace.reuse import touched
+from regard.cost.trace.tracer import Record
 
 
 def record(reads, writes):

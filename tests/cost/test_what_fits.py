@@ -2,7 +2,7 @@
 
 import pytest
 
-from regard.cost.fitting import largest, on_a_line
+from regard.cost.largest_fit import largest, on_a_line
 
 
 def tried(bytes_of):

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.data.batch import Batch, padded
-from regard.data.masking import IGNORE
+from regard.data.feeds.masking import IGNORE
 from regard.text.specials import PAD
 
 

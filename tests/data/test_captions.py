@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from regard.data import captions as module
-from regard.data.captions import Captioned, Counts, encode_captions, gather_captions
+from regard.data.readers import captions as module
+from regard.data.readers.captions import Captioned, Counts, encode_captions, gather_captions
 from regard.errors import RegardError
 from regard.text.learning import learn
 from regard.text.specials import BOS, EOS

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from test_stream import Ids, equal
 
 from regard.data.batch import Batch
-from regard.data.masking import IGNORE
-from regard.data.stream import ANEW, TRACK, TRACKS, ContinuedStream
-from regard.data.texts import gather
-from regard.data.tokens import prepare
+from regard.data.feeds.masking import IGNORE
+from regard.data.feeds.stream import ANEW, TRACK, TRACKS, ContinuedStream
+from regard.data.readers.texts import gather
+from regard.data.token_files import prepare
 from regard.text.learning import learn
 from regard.text.specials import BOS, PAD
 

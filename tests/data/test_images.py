@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from regard.data import images as module
-from regard.data.images import augmented, examined, read_image
-from regard.data.order import generator
+from regard.data.feeds.order import generator
+from regard.data.readers import images as module
+from regard.data.readers.images import augmented, examined, read_image
 from regard.errors import RegardError
 
 

@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from small_documents import DOCUMENTS, files, halves, tokenizer
 
-from regard.data import texts as texts_module
-from regard.data.texts import Texts, gather
-from regard.data.tokens import FORMAT, SHARD, Tokens, prepare
+from regard.data.readers import texts as texts_module
+from regard.data.readers.files import pieces
+from regard.data.readers.texts import Texts, gather
+from regard.data.token_files import FORMAT, SHARD, Tokens, prepare
 from regard.text.cutting import PATIENCE, cut
 from regard.text.learning import learn
-from regard.text.sources import pieces
 from regard.text.specials import BOS, EOS, UNK
 from regard.text.tokenizer import KINDS, Tokenizer
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from regard.data.masking import IGNORE, corrupt
+from regard.data.feeds.masking import IGNORE, corrupt
 from regard.errors import RegardError
 
 VOCABULARY, SPECIALS, MASK = 1000, 5, 4

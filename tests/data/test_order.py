@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from regard.data.order import generator, shuffled, turned_seed
+from regard.data.feeds.order import generator, shuffled, turned_seed
 from regard.errors import RegardError
 
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from regard.data import pairs as module
-from regard.data.pairs import Counts, Pair, clean, encode_pairs, gather_pairs, read_pairs
+from regard.data.readers import pairs as module
+from regard.data.readers.pairs import Counts, Pair, clean, encode_pairs, gather_pairs, read_pairs
 from regard.errors import RegardError
 from regard.text.learning import learn
 from regard.text.specials import BOS, EOS

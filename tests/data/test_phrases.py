@@ -4,8 +4,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.data import phrases
-from regard.data.phrases import Joined, find_phrases, phrases_in, spelled
+from regard.data.feeds import phrases
+from regard.data.feeds.phrases import Joined, find_phrases, phrases_in, spelled
 from regard.text.specials import BOS, EOS, SPECIALS
 
 WORDS = (*SPECIALS, "new", "york", "is", "a", "city", "old")

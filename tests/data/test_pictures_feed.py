@@ -17,13 +17,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from regard.data import pictures_feed as module
 from regard.data.batch import Batch
-from regard.data.captions import EncodedCaptions
-from regard.data.images import augmented, read_image
-from regard.data.masking import IGNORE
-from regard.data.order import generator
-from regard.data.pictures_feed import Captions, Pictures, workers_for
+from regard.data.feeds import images as module
+from regard.data.feeds.images import Captions, Pictures, workers_for
+from regard.data.feeds.masking import IGNORE
+from regard.data.feeds.order import generator
+from regard.data.readers.captions import EncodedCaptions
+from regard.data.readers.images import augmented, read_image
 from regard.errors import RegardError
 from regard.text.specials import BOS, EOS, PAD
 
@@ -283,7 +283,7 @@ def test_no_process_stays_when_the_one_that_asked_is_killed(paths):
 
 INTERRUPTED = """import os, sys
 from pathlib import Path
-from regard.data.pictures_feed import Pictures
+from regard.data.feeds.images import Pictures
 parent = os.getppid()
 made = Pictures(16, 2, 0)
 paths = [Path(path) for path in sys.argv[1:]]

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from regard.data.python_library import files
+from regard.data.builtin.python_library import files
 from regard.errors import RegardError
 
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from regard.data.scenes import (
+from regard.data.builtin.scenes import (
     COLOURS,
     WORDINGS,
     Ground,

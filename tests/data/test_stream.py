@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regard.data.batch import Batch
-from regard.data.masking import IGNORE
-from regard.data.stream import MaskedStream, Stream
-from regard.data.texts import gather
-from regard.data.tokens import prepare
+from regard.data.feeds.masking import IGNORE
+from regard.data.feeds.stream import MaskedStream, Stream
+from regard.data.readers.texts import gather
+from regard.data.token_files import prepare
 from regard.text.learning import learn
 from regard.text.specials import BOS, EOS, MASK, PAD
 

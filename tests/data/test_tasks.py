@@ -6,7 +6,7 @@ from datetime import date, timedelta
 
 import pytest
 
-from regard.data.tasks import CASES, FORMS, TASKS, Example, Task, pairs, written
+from regard.data.builtin.tasks import CASES, FORMS, TASKS, Example, Task, pairs, written
 from regard.errors import RegardError
 
 WORDS = {"copy": list, "reverse": lambda word: list(word)[::-1], "sort": sorted}

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from regard.data import texts as module
-from regard.data.texts import Texts, chosen, gather, take_census
+from regard.data.readers import texts as module
+from regard.data.readers.files import pieces
+from regard.data.readers.texts import Texts, chosen, gather, take_census
 from regard.errors import RegardError
-from regard.text.sources import pieces
 
 
 def files(folder: Path, *contents: str | bytes) -> list[Path]:

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 from small_documents import DOCUMENTS, files, halves, tokenizer, twin
 
-from regard.data import tokens as module
-from regard.data.texts import gather
-from regard.data.tokens import Tokens, prepare
+from regard.data import token_files as module
+from regard.data.readers.texts import gather
+from regard.data.token_files import Tokens, prepare
 from regard.errors import RegardError
 from regard.storage import writing as storage
 from regard.text.tokenizer import Tokenizer

@@ -26,11 +26,11 @@ from twins import (
     written,
 )
 
-from regard.decoding.beam import search
-from regard.decoding.ranking import BLOCK
+from regard.decoding.search.beam import search
 from regard.decoding.settings import TARGET, Beam, Sampling, Signs
+from regard.decoding.stable_topk import BLOCK
 from regard.errors import RegardError
-from regard.models.ngram import NGram
+from regard.models.counting.model import NGram
 from regard.text.specials import BOS, EOS
 
 # --- against lists ---------------------------------------------------------------------------

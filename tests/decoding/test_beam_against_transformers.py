@@ -15,11 +15,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import regard
-from regard.decoding.beam import Hypothesis, search
+from regard.decoding.decode_batch import Writing
+from regard.decoding.search.beam import Hypothesis, search
 from regard.decoding.settings import Beam, Sampling, Signs
-from regard.decoding.writing import Writing
-from regard.models.presets import preset
-from regard.models.transformer import Transformer, build
+from regard.models.transformer.model import Transformer, build
+from regard.models.transformer.presets import preset
 
 hf.logging.set_verbosity_error()
 hf.logging.disable_progress_bar()

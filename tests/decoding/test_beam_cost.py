@@ -15,10 +15,10 @@ from twins import (
     writer,
 )
 
-from regard.decoding.beam import Node, _seated
+from regard.decoding.search.beam import Node, _seated
 from regard.decoding.settings import Beam
-from regard.models.state import KeyValueState
-from regard.models.transformer import Transformer
+from regard.models.transformer.cache import KeyValueState
+from regard.models.transformer.model import Transformer
 from regard.text.specials import BOS, EOS
 
 PROMPTS = [[BOS, *words(count, count)] for count in (3, 0, 6)]

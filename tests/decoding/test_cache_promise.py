@@ -8,12 +8,12 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from regard.decoding import prefix
-from regard.decoding.beam import search
+from regard.decoding import session
+from regard.decoding.decode_batch import Writing
+from regard.decoding.search.beam import search
 from regard.decoding.settings import Beam, Sampling
-from regard.decoding.writing import Writing
-from regard.models.presets import preset
-from regard.models.transformer import build
+from regard.models.transformer.model import build
+from regard.models.transformer.presets import preset
 
 SIZES = (5, 9, 17, 33)
 
@@ -21,7 +21,7 @@ SIZES = (5, 9, 17, 33)
 @pytest.fixture(autouse=True)
 def plain_attention(monkeypatch):
     """Attention as two products, which the counter knows."""
-    monkeypatch.setattr(prefix, "any_shape", lambda: sdpa_kernel(SDPBackend.MATH))
+    monkeypatch.setattr(session, "any_shape", lambda: sdpa_kernel(SDPBackend.MATH))
 
 
 def counted(step: object) -> int:

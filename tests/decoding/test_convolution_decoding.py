@@ -24,18 +24,18 @@ from twins import (
 )
 
 import regard
-from regard.decoding.beam import search
+from regard.decoding.decode_batch import Writing
 from regard.decoding.embedding import POOLS, embedded
-from regard.decoding.ensemble import Ensemble
 from regard.decoding.scoring import scored
+from regard.decoding.search.beam import search
+from regard.decoding.search.ensemble import Ensemble
+from regard.decoding.search.speculative import Speculation
 from regard.decoding.settings import TARGET, Beam, Sampling
-from regard.decoding.speaker import Speaker
-from regard.decoding.speculative import Speculation
-from regard.decoding.writing import Writing
+from regard.decoding.text_model import Speaker
 from regard.errors import RegardError
-from regard.models.convolution import Convolution
-from regard.models.convolution_config import ConvolutionConfig
-from regard.models.families import build
+from regard.families.registry import build
+from regard.models.convolution.config import ConvolutionConfig
+from regard.models.convolution.model import Convolution
 from regard.text.specials import BOS, EOS
 
 TEXTS = {

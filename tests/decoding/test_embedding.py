@@ -14,9 +14,9 @@ import regard
 from regard import RegardError
 from regard.decoding.embedding import POOLS, embedded
 from regard.decoding.settings import TARGET, TEXT, Signs
-from regard.decoding.speaker import Speaker
-from regard.models.presets import preset
-from regard.models.transformer import build
+from regard.decoding.text_model import Speaker
+from regard.models.transformer.model import build
+from regard.models.transformer.presets import preset
 from regard.text.learning import learn
 
 hf.logging.set_verbosity_error()

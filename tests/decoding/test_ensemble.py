@@ -9,16 +9,16 @@ import torch
 from torch import Tensor
 from twins import disliking, only_counted, writer
 
-from regard.decoding.beam import search
-from regard.decoding.ensemble import Ensemble
+from regard.decoding.decode_batch import Writing
+from regard.decoding.search.beam import search
+from regard.decoding.search.ensemble import Ensemble
+from regard.decoding.search.speculative import Speculation
 from regard.decoding.settings import TARGET, TEXT, Beam, Sampling
-from regard.decoding.speaker import Speaker
-from regard.decoding.speculative import Speculation
-from regard.decoding.writing import Writing
+from regard.decoding.text_model import Speaker
 from regard.errors import RegardError
-from regard.models.presets import preset
 from regard.models.protocol import SequenceModel
-from regard.models.transformer import Transformer, build
+from regard.models.transformer.model import Transformer, build
+from regard.models.transformer.presets import preset
 from regard.text.specials import BOS, EOS
 
 VOCABULARY = 9

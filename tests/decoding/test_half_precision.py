@@ -5,10 +5,10 @@ import torch
 from test_speculative import Bigrams, written
 from torch import Tensor
 
-from regard.decoding.beam import search
+from regard.decoding.decode_batch import Writing
+from regard.decoding.search.beam import search
+from regard.decoding.search.speculative import Speculation
 from regard.decoding.settings import Beam, Sampling
-from regard.decoding.speculative import Speculation
-from regard.decoding.writing import Writing
 from regard.text.specials import BOS, EOS
 
 HALVES = [torch.bfloat16, torch.float16]

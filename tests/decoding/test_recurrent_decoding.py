@@ -23,18 +23,18 @@ from twins import (
     written,
 )
 
-from regard.decoding.beam import search
+from regard.decoding.decode_batch import Writing
 from regard.decoding.embedding import POOLS, embedded
-from regard.decoding.ensemble import Ensemble
 from regard.decoding.scoring import scored
+from regard.decoding.search.beam import search
+from regard.decoding.search.ensemble import Ensemble
+from regard.decoding.search.speculative import Speculation
 from regard.decoding.settings import TARGET, Beam, Sampling
-from regard.decoding.speaker import Speaker
-from regard.decoding.speculative import Speculation
-from regard.decoding.writing import Writing
+from regard.decoding.text_model import Speaker
 from regard.errors import RegardError
-from regard.models.families import build
-from regard.models.recurrent import Recurrent
-from regard.models.recurrent_config import RecurrentConfig
+from regard.families.registry import build
+from regard.models.recurrent.config import RecurrentConfig
+from regard.models.recurrent.model import Recurrent
 from regard.text.specials import BOS, EOS
 
 TEXTS = {

@@ -16,9 +16,9 @@ from regard import RegardError
 from regard.decoding import scoring
 from regard.decoding.scoring import Score, scored
 from regard.decoding.settings import TARGET, TEXT, Signs
-from regard.decoding.speaker import Speaker
-from regard.models.presets import preset
-from regard.models.transformer import build
+from regard.decoding.text_model import Speaker
+from regard.models.transformer.model import build
+from regard.models.transformer.presets import preset
 from regard.text.learning import learn
 from regard.text.specials import BOS, EOS, UNK
 

@@ -13,18 +13,18 @@ from hypothesis import strategies as st
 from scipy import stats
 from torch import Tensor, nn
 
+from regard.decoding.decode_batch import Token, Writing
+from regard.decoding.search.speculative import Speculation, acceptances, remainder
 from regard.decoding.settings import TARGET, TEXT, Sampling
-from regard.decoding.speculative import Speculation, acceptances, remainder
-from regard.decoding.writing import Token, Writing
 from regard.errors import RegardError
-from regard.models.convolution_config import ConvolutionConfig
-from regard.models.counting import estimate
-from regard.models.families import Config
-from regard.models.families import build as family
-from regard.models.ngram import NGram, NGramConfig
-from regard.models.presets import preset
-from regard.models.recurrent_config import RecurrentConfig
-from regard.models.transformer import Transformer, build
+from regard.families.registry import Config
+from regard.families.registry import build as family
+from regard.models.convolution.config import ConvolutionConfig
+from regard.models.counting.estimate import estimate
+from regard.models.counting.model import NGram, NGramConfig
+from regard.models.recurrent.config import RecurrentConfig
+from regard.models.transformer.model import Transformer, build
+from regard.models.transformer.presets import preset
 from regard.text.specials import BOS, EOS
 
 CONTEXT = 24

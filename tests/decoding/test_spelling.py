@@ -2,7 +2,7 @@
 
 import pytest
 
-from regard.decoding.streaming import Spelling
+from regard.decoding.incremental_text import Spelling
 from regard.text.learning import learn
 from regard.text.specials import BOS, UNK
 

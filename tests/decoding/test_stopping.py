@@ -8,12 +8,12 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from regard.decoding.continuing import Continuation, continue_all
+from regard.decoding.incremental_text import Stops
 from regard.decoding.settings import TEXT, Sampling
-from regard.decoding.speaker import Speaker
-from regard.decoding.streaming import Stops
-from regard.models.counting import estimate
-from regard.models.ngram import NGram, NGramConfig
+from regard.decoding.streams import Continuation, continue_all
+from regard.decoding.text_model import Speaker
+from regard.models.counting.estimate import estimate
+from regard.models.counting.model import NGram, NGramConfig
 from regard.text.learning import learn
 from regard.text.specials import BOS, EOS
 

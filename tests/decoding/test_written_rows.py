@@ -26,10 +26,10 @@ from twins import (
     written,
 )
 
+from regard.decoding.decode_batch import Token, Writing, continued
 from regard.decoding.settings import TEXT, Sampling, Signs
-from regard.decoding.writing import Token, Writing, continued
 from regard.errors import RegardError
-from regard.models.transformer import Transformer
+from regard.models.transformer.model import Transformer
 from regard.text.specials import BOS, EOS
 
 

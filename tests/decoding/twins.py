@@ -15,13 +15,13 @@ import torch
 from torch import Tensor
 
 import regard
-from regard.decoding.beam import Found, Hypothesis, search
+from regard.decoding.search.beam import Found, Hypothesis, search
 from regard.decoding.settings import TARGET, TEXT, Beam, Sampling, Signs
-from regard.models.counting import estimate
-from regard.models.ngram import NGram, NGramConfig
-from regard.models.presets import preset
+from regard.models.counting.estimate import estimate
+from regard.models.counting.model import NGram, NGramConfig
 from regard.models.protocol import Memory
-from regard.models.transformer import Transformer, build
+from regard.models.transformer.model import Transformer, build
+from regard.models.transformer.presets import preset
 from regard.text.specials import BOS, EOS
 
 VOCABULARY, CONTEXT = 24, 40

@@ -8,17 +8,17 @@ from pathlib import Path
 import good
 from patching import Reader, patched, put
 
-from regard.commands.given import given_texts
-from regard.data.captions import encode_captions, gather_captions
-from regard.data.images import examined, read_image, upright_size
-from regard.data.labels import check_labels
-from regard.data.pairs import encode_pairs, gather_pairs
-from regard.data.texts import gather
-from regard.inspection.alignment_errors import read_gold
+from regard.commands.texts import given_texts
+from regard.data.feeds.labels import check_labels
+from regard.data.readers.captions import encode_captions, gather_captions
+from regard.data.readers.files import find
+from regard.data.readers.images import examined, read_image, upright_size
+from regard.data.readers.pairs import encode_pairs, gather_pairs
+from regard.data.readers.texts import gather
+from regard.families.data import vocabularies
 from regard.inspection.word_questions import evaluate_analogies, evaluate_similarity, is_questions
-from regard.text.sources import find
+from regard.metrics.alignment_errors import read_gold
 from regard.text.tokenizer import Tokenizer
-from regard.training import vocabularies
 
 WEIGHTS = "model.safetensors"
 

@@ -19,19 +19,19 @@ import torch
 from PIL import Image
 
 import regard
-from regard.cost.device import CALLS, COPY, Device, Grid
+from regard.cost.device.ceilings import CALLS, COPY, Device, Grid
 from regard.cost.jobs import Counted, Shape
 from regard.cost.jobs import read as read_job
-from regard.data.texts import gather
-from regard.data.tokens import prepare
-from regard.inspection.words import WordTable
-from regard.models.counting import estimate, smoothing
-from regard.models.ngram import NGramConfig, tensors_of
-from regard.models.transformer import build
+from regard.data.readers.texts import gather
+from regard.data.token_files import prepare
+from regard.inspection.word_table import WordTable
+from regard.models.counting.estimate import estimate, smoothing
+from regard.models.counting.model import NGramConfig, tensors_of
+from regard.models.transformer.model import build
+from regard.runs import stored_run
 from regard.text.learning import learn
 from regard.text.specials import BOS, EOS
 from regard.text.tokenizer import Tokenizer
-from regard.training import runs
 from regard.training.settings import ModelSettings, Settings
 
 TEXT = "a cab, a bad cab"
@@ -88,9 +88,10 @@ def run() -> Path:
     path, settings = folder() / "run", Settings()
     settings = settings.changed({"training": {"context": 8, "device": "cpu"}}, "here")
     settings = _with_model(settings, "gpt2-tiny", TINY)
-    config = runs.config_for(settings.model, tokenizer(), tokenizer())
-    runs.write_run(path, settings, config, [tokenizer()], "digest", {"training": {"steps": 3}})
-    runs.write_weights(path, dict(build(config).named_parameters()))
+    config = stored_run.config_for(settings.model, tokenizer(), tokenizer())
+    asked = {"training": {"steps": 3}}
+    stored_run.write_run(path, settings, config, [tokenizer()], "digest", asked)
+    stored_run.write_weights(path, dict(build(config).named_parameters()))
     return path
 
 
@@ -118,8 +119,8 @@ def counting_run() -> Path:
     path, tokens = folder() / "counting", tokenizer()
     config = NGramConfig(len(tokens), 3)
     settings = _with_model(Settings(), "ngram", {"order": 3})
-    runs.write_run(path, settings, config, [tokens], "digest")
-    runs.write_weights(path, counted())
+    stored_run.write_run(path, settings, config, [tokens], "digest")
+    stored_run.write_weights(path, counted())
     return path
 
 

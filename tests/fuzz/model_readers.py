@@ -11,10 +11,10 @@ import torch
 from patching import Reader, or_refusal, patched, put
 
 import regard
-from regard.commands import arpa, priced
+from regard.commands import arpa, cost_target
 from regard.interchange.word_vectors import read_vectors
+from regard.runs import stored_run
 from regard.storage import TensorFolder, tensors, verified, verify
-from regard.training import runs
 
 WEIGHTS = "model.safetensors"
 
@@ -80,7 +80,7 @@ def family(name: str) -> Reader:
         path = good.family(name)
         content = patched(json.loads(CONFIGS.setdefault(name, config_of(path))), data)
         put(path / "config.json", content)
-        or_refusal(priced._config_in, path)
+        or_refusal(cost_target._config_in, path)
         model = regard.load(path)
         sources = [[3, 4]] if name in ("t5", "marian") else None
         model.embed([[3, 4]]) if name == "bert" else model.score([[3, 4]], sources=sources)
@@ -99,7 +99,7 @@ def config(data: bytes, folder: Path) -> None:
     """Any config.json, without weights."""
     path = put(folder / "config" / "config.json", data).parent
     or_refusal(regard.load, path)
-    priced._config_in(path)
+    cost_target._config_in(path)
 
 
 # Counts and vectors
@@ -117,7 +117,7 @@ def table(data: bytes, folder: Path) -> None:
     or_refusal(model.score, ["a cab"])
     or_refusal(lambda: model.generate("a", max_tokens=4))
     target = folder / "table.arpa"
-    table = runs.open_run(path).module.table
+    table = stored_run.open_run(path).module.table
     arpa.write_arpa(table, good.tokenizer().vocabulary.tokens, target)
 
 

@@ -19,15 +19,17 @@ from patching import Reader, or_refusal, patched, put
 import regard
 from regard import cli
 from regard.commands import compare as compare_command
-from regard.commands import comparing, plan
+from regard.commands import plan
 from regard.commands import runs as runs_command
-from regard.comparison import measuring, page, results
-from regard.cost.device import device_named
+from regard.comparison import compare_runs, measuring, results
+from regard.comparison.report import page
+from regard.cost.device.ceilings import device_named
 from regard.cost.predict import predicted
-from regard.data.tokens import Stock, Tokens
+from regard.data.token_files import Stock, Tokens
 from regard.inspection import curves, through_time
-from regard.training import lock, log, recipes, resuming, runs, states
-from regard.training.checkpoints import KINDS, Checkpoint, sealed, sound
+from regard.runs import recipes, resuming, status, stored_run
+from regard.storage import event_log, lock
+from regard.training.checkpoints.reading import KINDS, Checkpoint, sealed, sound
 from regard.training.settings import Settings
 
 WEIGHTS = "model.safetensors"
@@ -48,7 +50,7 @@ def run_settings(data: bytes, folder: Path, old: bool = False) -> None:
     """A run.toml whose checksum fits, or one of before there were any; then its run."""
     tables = patched(good.tables(), data)
     if isinstance(tables, dict) and isinstance(tables.get("versions"), dict):
-        tables["versions"] = {**tables["versions"], "settings": runs._digest(tables)}
+        tables["versions"] = {**tables["versions"], "settings": stored_run._digest(tables)}
         if old:
             del tables["versions"]["settings"]
     spelled = toml(tables)
@@ -56,9 +58,9 @@ def run_settings(data: bytes, folder: Path, old: bool = False) -> None:
         return
     path = good.fresh("settings", good.run())
     (path / "run.toml").write_bytes(spelled.encode("utf-8", "replace"))
-    listed(states.state(path))
+    listed(status.state(path))
     resuming.begun(path)
-    runs.open_run(path)
+    stored_run.open_run(path)
 
 
 def toml(tables: Any) -> str | None:
@@ -160,7 +162,7 @@ def cache(kind: str) -> Reader:
 
 
 def good_hash(content: bytes) -> str:
-    from regard.data.tokens import _hash
+    from regard.data.token_files import _hash
 
     return _hash(content).hexdigest()
 
@@ -216,7 +218,7 @@ def figures(data: bytes, folder: Path) -> None:
 
 
 def decided(path: Path) -> dict[str, Any]:
-    return comparing.models_in(path)
+    return compare_runs.models_in(path)
 
 
 # Logs
@@ -227,18 +229,18 @@ def events(data: bytes, folder: Path) -> None:
     run = folder / "logged"
     path = put(run / "log.jsonl", data)
     put(run / "run.toml", (good.run() / "run.toml").read_bytes())
-    listed(states.state(run))
+    listed(status.state(run))
     for by in ("step", "tokens", "time"):
         or_refusal(drawn, run, by)
     for work in (measuring.trained, measuring.evaluated, lambda run: through_time._reach(run, "a")):
         or_refusal(work, run)
-    log.Log(run).close()  # it mends the end
-    or_refusal(log.read, path)
+    event_log.Log(run).close()  # it mends the end
+    or_refusal(event_log.read, path)
     if zlib.crc32(data) % 64 == 0:  # 0.3 s
         curves.plot([run], folder / "curves.svg")
 
 
-def listed(state: states.State) -> None:
+def listed(state: status.State) -> None:
     """A run as `regard runs` shows it, and as JSON."""
     json.dumps(runs_command._figures(state), allow_nan=False)
     runs_command._row(state, 1e9)

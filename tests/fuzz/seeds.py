@@ -9,7 +9,7 @@ import good
 
 from regard.interchange.arpa import write_arpa
 from regard.interchange.word_vectors import write_vectors
-from regard.models.ngram import NGramConfig, table_of
+from regard.models.counting.model import NGramConfig, table_of
 from regard.text.specials import BOS
 
 STEP = {"event": "step", "step": 1, "time": 0.5, "tokens": 8, "learning_rate": 0.1}

@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from regard.cost import jobs, real
+from regard.cost import jobs, measured
 from regard.cost.jobs import Shape
-from regard.models.families import named
+from regard.families.registry import named
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
 
@@ -30,7 +30,7 @@ def test_the_peak_of_a_training_step_is_the_predicted_one(model, precision):
     gc.collect()
     torch.cuda.empty_cache()
     before = torch.cuda.memory_allocated()  # what libraries hold
-    run = real.training(config, shape, device, precision)
+    run = measured.training(config, shape, device, precision)
     run()
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()

@@ -5,17 +5,18 @@ from dataclasses import replace
 import pytest
 import torch
 
-from regard.decoding.beam import Found, search
-from regard.decoding.ensemble import Ensemble
+from regard.decoding.decode_batch import Writing
+from regard.decoding.search.beam import Found, search
+from regard.decoding.search.ensemble import Ensemble
+from regard.decoding.search.speculative import Speculation
 from regard.decoding.settings import Beam, Sampling
-from regard.decoding.speculative import Speculation
-from regard.decoding.writing import Writing
-from regard.models import families, int8
-from regard.models.families import Writer
-from regard.models.int8 import Int8Linear, quantise
-from regard.models.presets import preset
-from regard.models.recurrent_config import RecurrentConfig
-from regard.models.transformer import Transformer, build
+from regard.families import registry
+from regard.families.registry import Writer
+from regard.models.kernels import int8
+from regard.models.kernels.int8 import Int8Linear, quantise
+from regard.models.recurrent.config import RecurrentConfig
+from regard.models.transformer.model import Transformer, build
+from regard.models.transformer.presets import preset
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
 
@@ -140,7 +141,7 @@ def test_eight_bit_weights_find_the_same():
 
 
 def recurrent(**settings: object) -> Writer:
-    module = families.build(RecurrentConfig(vocabulary=256, width=32, **settings)).eval()
+    module = registry.build(RecurrentConfig(vocabulary=256, width=32, **settings)).eval()
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for weight in module.parameters():

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from regard.storage import TensorFolder
-from regard.training.checkpoints import stored_steps
+from regard.training.checkpoints.reading import stored_steps
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
 

@@ -11,11 +11,11 @@ from test_training_on_cuda import settings
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from regard.commands.train import train
-from regard.training.checkpoints import stored_steps
-from regard.training.faults import Guard
-from regard.training.log import read
-from regard.training.optimizers import Optimizers
-from regard.training.setup import plan
+from regard.runs.plan import plan
+from regard.storage.event_log import read
+from regard.training.checkpoints.reading import stored_steps
+from regard.training.optimization.faults import Guard
+from regard.training.optimization.optimizers import Optimizers
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
 

@@ -9,14 +9,14 @@ import torch
 from rich.console import Console
 
 from regard.commands.train import train
-from regard.data.masking import IGNORE
-from regard.training import recipes
-from regard.training.consistency import consistent_loss
-from regard.training.fitting import rows_that_fit
-from regard.training.log import read
-from regard.training.runs import open_run
+from regard.data.feeds.masking import IGNORE
+from regard.runs import recipes
+from regard.runs.plan import plan
+from regard.runs.stored_run import open_run
+from regard.storage.event_log import read
+from regard.training.memory.micro_batch import rows_that_fit
+from regard.training.r_drop import consistent_loss
 from regard.training.settings import Settings
-from regard.training.setup import plan
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 import regard
-from regard.models.attention import Attend
-from regard.models.config import Scheme
 from regard.models.masks import Causal, Dense, Documents, Padding, Window
+from regard.models.transformer.attention import Attend
+from regard.models.transformer.config import Scheme
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
 

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from regard import TransformerConfig, build, record
 from regard.inspection.tape import Tape
-from regard.models.presets import PRESETS, preset
 from regard.models.protocol import Memory
-from regard.models.transformer import Transformer
+from regard.models.transformer.model import Transformer
+from regard.models.transformer.presets import PRESETS, preset
 
 TINY = [*(name for name in PRESETS if name.endswith("-tiny")), "regard-2"]
 WRITERS = [name for name in TINY if name != "bert-tiny"]

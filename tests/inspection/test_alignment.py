@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from regard.data import tasks
-from regard.data.pairs import Pair
+from regard.data.builtin import tasks
+from regard.data.readers.pairs import Pair
 from regard.decoding.settings import TARGET
-from regard.decoding.speaker import Speaker
+from regard.decoding.text_model import Speaker
 from regard.errors import RegardError
 from regard.inspection.alignment import Heads, Watched, cut, watched, watched_pair
-from regard.inspection.alignment_errors import Gold, Tally, compare, gold_of, read_gold
+from regard.metrics.alignment_errors import Gold, Tally, compare, gold_of, read_gold
 from regard.models.protocol import Memory
 from regard.text.learning import learn
 from regard.text.specials import EOS

@@ -9,7 +9,7 @@ import pytest
 
 from regard.errors import RegardError
 from regard.inspection.curves import Curve, Run, limits, names, plot, smooth
-from regard.training.log import LOG, Log
+from regard.storage.event_log import LOG, Log
 
 NOTHING = Curve(np.array([]), np.array([]))
 

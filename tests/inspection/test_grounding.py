@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from regard.data.captions import Captioned, gather_captions
-from regard.decoding.captioning import Caption
+from regard.data.readers.captions import Captioned, gather_captions
+from regard.decoding.captions import Caption
 from regard.inspection.caption_pictures import brightened, draw_caption, words_seen
 from regard.inspection.grounding import covered, grounded
 from regard.text.learning import learn

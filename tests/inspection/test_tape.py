@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regard import RegardError, record
-from regard.models.attention import Attend, Attention
 from regard.models.masks import Window
+from regard.models.transformer.attention import Attend, Attention
 
 
 @pytest.mark.parametrize("name", TINY)

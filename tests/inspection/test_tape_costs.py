@@ -11,8 +11,8 @@ from recorded_texts import TINY, Text, hooks, recorded, tiny
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from regard import RegardError, record
-from regard.models.attention import Attend
-from regard.models.transformer import Transformer
+from regard.models.transformer.attention import Attend
+from regard.models.transformer.model import Transformer
 
 
 class Operations(TorchDispatchMode):

@@ -13,9 +13,9 @@ from rich.console import Console
 from regard.commands.plot import Plot
 from regard.errors import RegardError
 from regard.inspection.through_time import _draw, _reach, plot
+from regard.runs import stored_run
+from regard.storage.event_log import Log
 from regard.text.learning import learn
-from regard.training import runs
-from regard.training.log import Log
 from regard.training.settings import Settings
 
 
@@ -35,8 +35,8 @@ def write(folder, decay=0.5, norms=(1.0, 2.0, 3.0), clip=None, more=()):
         settings = Settings().changed(
             {"model": {"preset": "elman"}, "optimizer": {"clip": clip}}, "test"
         )
-        config = runs.config_for(settings.model, tokenizer, tokenizer)
-        runs.write_run(folder, settings, config, [tokenizer], "digest", {})
+        config = stored_run.config_for(settings.model, tokenizer, tokenizer)
+        stored_run.write_run(folder, settings, config, [tokenizer], "digest", {})
     return folder
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from regard.errors import RegardError
 from regard.inspection.word_pictures import _candidates, _overlap, _placed, plot, principal
-from regard.inspection.words import WordTable
+from regard.inspection.word_table import WordTable
 
 WORDS = ["france", "italy", "japan", "paris", "rome", "tokyo", "$a_b$", "猫"]
 

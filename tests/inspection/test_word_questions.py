@@ -18,7 +18,7 @@ from regard.inspection.word_questions import (
     read_judgements,
     spearman,
 )
-from regard.inspection.words import WordTable
+from regard.inspection.word_table import WordTable
 
 LETTERS = [*"abcdefghijkl", "A", "B", "L", "m"]
 CHANGES = [{}, {"case": True}, {"restrict": 9}]

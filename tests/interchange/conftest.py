@@ -19,7 +19,7 @@ from tiny_folders import tiny
 from torch import Tensor, nn
 
 import regard
-from regard.interchange.families import FAMILIES, Family
+from regard.interchange.huggingface import FAMILIES, Family
 
 hf.logging.set_verbosity_error()
 hf.logging.disable_progress_bar()

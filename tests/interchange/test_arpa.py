@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 import regard.interchange.arpa
 from regard.errors import RegardError
 from regard.interchange.arpa import read_arpa, write_arpa
-from regard.interchange.fields import Block
-from regard.models.counting import estimate, smoothing
+from regard.interchange.columns import Block
+from regard.models.counting.estimate import estimate, smoothing
 
 UNKNOWN, BEGIN, END = 0, 1, 2
 WORDS = ["<unk>", "<s>", "</s>", "a", "bé", "'", "戦場のヴァルキュリア3", "d" * 40, "e", "f"]

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from regard.errors import RegardError
-from regard.inspection.words import WordTable
+from regard.inspection.word_table import WordTable
 from regard.interchange import word_vectors
 from regard.interchange.word_vectors import read_vectors, write_vectors
 

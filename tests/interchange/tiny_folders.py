@@ -11,7 +11,7 @@ from torch import Tensor
 
 import regard
 from regard import RegardError, build, preset
-from regard.models.transformer import Transformer
+from regard.models.transformer.model import Transformer
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 FAMILIES = ("gpt2", "bert", "llama", "t5", "marian")

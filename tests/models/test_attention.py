@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from regard.models.attention import (
+from regard.models.masks import Causal, Dense, Documents, Mask, Padding, Span, Window, lay
+from regard.models.transformer.attention import (
     Additive,
     Attend,
     Attention,
@@ -20,7 +21,6 @@ from regard.models.attention import (
     ScaledDot,
     any_shape,
 )
-from regard.models.masks import Causal, Dense, Documents, Mask, Padding, Span, Window, lay
 
 CPU = torch.device("cpu")
 ROWS, HEADS, QUERIES, KEYS, WIDTH = 2, 4, 5, 5, 8

@@ -6,11 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
-from regard.decoding.beam import search
+from regard.decoding.decode_batch import Writing
+from regard.decoding.search.beam import search
 from regard.decoding.settings import TARGET, Beam, Sampling
-from regard.decoding.writing import Writing
 from regard.errors import RegardError
-from regard.models.bag import NEVER, SPECIALS, Bag, BagConfig, bag_weights
+from regard.models.bag.model import NEVER, SPECIALS, Bag, BagConfig, bag_weights
 from regard.models.protocol import Memory, SequenceModel
 from regard.text import specials
 

@@ -7,8 +7,8 @@ import torch
 
 from regard.errors import RegardError
 from regard.inspection.tape import record
-from regard.models.caption_config import CaptionConfig
-from regard.models.captioner import Captioner
+from regard.models.captioner.config import CaptionConfig
+from regard.models.captioner.model import Captioner
 
 SMALL = {"vocabulary": 30, "picture": 32, "patch": 8, "width": 32, "heads": 2, "dropout": 0.0}
 BOTH = pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import torch
 from tiny_models import assert_same
 from torch import Tensor, nn
 
-from regard.models.cells import CELLS, Cell, Held
+from regard.models.recurrent.cells import CELLS, Cell, Held
 
 WHOLE = {"elman": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
 SINGLE = {"elman": nn.RNNCell, "gru": nn.GRUCell, "lstm": nn.LSTMCell}

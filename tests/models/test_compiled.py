@@ -110,7 +110,7 @@ def test_a_state_keeps_numbers_and_no_gradients():
 
 def test_masks_take_plain_lists():
     x = torch.randn(2, 3, 4)
-    attend = regard.models.attention.Attend()
+    attend = regard.models.transformer.attention.Attend()
     assert torch.equal(
         attend(x, x, x, Padding([3, 1])), attend(x, x, x, Padding(torch.tensor([3, 1])))
     )

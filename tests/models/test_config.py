@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.errors import RegardError
-from regard.models.config import LARGEST, RotaryScaling, TransformerConfig
-from regard.models.positions import SCHEMES
-from regard.models.presets import PRESETS, preset
-from regard.models.transformer import build
+from regard.models.transformer.config import LARGEST, RotaryScaling, TransformerConfig
+from regard.models.transformer.model import build
+from regard.models.transformer.positions import SCHEMES
+from regard.models.transformer.presets import PRESETS, preset
 
 # One wrong setting (with what it needs around it), and what the message must say about it.
 WRONG: dict[str, tuple[dict, str]] = {

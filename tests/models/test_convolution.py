@@ -16,10 +16,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import regard
-from regard.models.convolution import Convolution, Gated
-from regard.models.convolution_config import ConvolutionConfig
-from regard.models.families import build
-from regard.models.inputs import LastInputs
+from regard.families.registry import build
+from regard.models.convolution.config import ConvolutionConfig
+from regard.models.convolution.model import Convolution, Gated
+from regard.models.convolution.state import LastInputs
 from regard.models.protocol import Memory, SequenceModel
 
 TEXT = ConvolutionConfig(vocabulary=VOCABULARY, width=6, layers=2)

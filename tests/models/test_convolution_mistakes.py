@@ -14,8 +14,8 @@ from tiny_recurrent import memory_of
 from tiny_recurrent import tiny as recurrent
 
 from regard.errors import RegardError
-from regard.models.convolution_config import ConvolutionConfig
-from regard.models.families import build, named
+from regard.families.registry import build, named
+from regard.models.convolution.config import ConvolutionConfig
 from regard.models.masks import Causal
 
 LM, PAIR = "text cycle", "pairs grown"

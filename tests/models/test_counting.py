@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regard.errors import RegardError
-from regard.models.counting import FALLBACK, estimate, kneser_ney, smoothing
+from regard.models.counting.estimate import FALLBACK, estimate, kneser_ney, smoothing
 
 UNKNOWN, BEGIN, END = 0, 1, 2
 WORDS = st.integers(3, 7)

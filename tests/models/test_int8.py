@@ -10,13 +10,13 @@ import torch
 from tiny_models import NAMES, WRITERS, assert_same, ids, memory_of, memory_of_row, tiny
 from torch import Tensor, nn
 
-from regard.decoding.beam import search
+from regard.decoding.search.beam import search
 from regard.decoding.settings import Beam, Signs
 from regard.errors import RegardError
-from regard.models import int8
-from regard.models.int8 import Int8Linear, quantise
+from regard.models.kernels import int8
+from regard.models.kernels.int8 import Int8Linear, quantise
 from regard.models.protocol import SequenceModel
-from regard.models.transformer import Transformer, build
+from regard.models.transformer.model import Transformer, build
 
 kernel = pytest.mark.skipif(not int8.limit(), reason="this processor has no int8 kernel")
 
@@ -255,7 +255,7 @@ MEASURE = """
 import resource, warnings
 import torch
 from torch import nn
-from regard.models.int8 import quantise
+from regard.models.kernels.int8 import quantise
 
 def held():
     with open("/proc/self/statm") as file:

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regard.errors import RegardError
-from regard.models.counting import estimate, smoothing
-from regard.models.room import Room, gather, tally
+from regard.models.counting.estimate import estimate, smoothing
+from regard.models.counting.scratch import Room, gather, tally
 
 BEGIN, VOCABULARY = 1, 12
 IDS = st.lists(st.sampled_from([1, 2, *range(2, 9)]), min_size=1, max_size=80).map(np.array)
@@ -108,7 +108,7 @@ LIMITED = """
 import resource, sys
 from pathlib import Path
 import numpy as np
-from regard.models.counting import estimate
+from regard.models.counting.estimate import estimate
 
 class Source:
     def __len__(self):

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from regard.models import linear
-from regard.models.linear import LARGE, ByOneDNN, Linear, _evened, onednn_is_exact, product
+from regard.models.kernels import linear
+from regard.models.kernels.linear import LARGE, ByOneDNN, Linear, _evened, onednn_is_exact, product
 
 EXACT = pytest.mark.skipif(
     not onednn_is_exact(), reason="oneDNN is not here, or multiplies in bfloat16"

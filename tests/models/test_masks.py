@@ -10,7 +10,6 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from regard.errors import RegardError
-from regard.models.attention import Attend
 from regard.models.masks import (
     Causal,
     Combined,
@@ -24,6 +23,7 @@ from regard.models.masks import (
     fitting,
     lay,
 )
+from regard.models.transformer.attention import Attend
 
 CPU = torch.device("cpu")
 ROWS, QUERIES, KEYS = 2, 5, 5

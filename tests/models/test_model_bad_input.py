@@ -9,7 +9,7 @@ from torch import Tensor
 
 from regard.errors import RegardError
 from regard.models.masks import Dense, Documents, Mask, Padding
-from regard.models.transformer import Transformer
+from regard.models.transformer.model import Transformer
 
 GPT2, BERT, T5 = "gpt2-tiny", "bert-tiny", "t5-tiny"
 

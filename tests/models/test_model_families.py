@@ -4,8 +4,8 @@ import pytest
 
 import regard
 from regard.errors import RegardError
-from regard.models.families import ABOUT, OTHERS, named, settings_of
-from regard.models.presets import PRESETS
+from regard.families.registry import ABOUT, OTHERS, named, settings_of
+from regard.models.transformer.presets import PRESETS
 
 
 def test_every_other_model_says_what_it_is():

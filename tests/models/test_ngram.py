@@ -6,13 +6,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from regard.decoding.beam import search
+from regard.decoding.decode_batch import Writing
+from regard.decoding.search.beam import search
+from regard.decoding.search.speculative import Speculation
 from regard.decoding.settings import Beam, Sampling, Signs
-from regard.decoding.speculative import Speculation
-from regard.decoding.writing import Writing
 from regard.errors import RegardError
-from regard.models.counting import kneser_ney
-from regard.models.ngram import NGram
+from regard.models.counting.estimate import kneser_ney
+from regard.models.counting.model import NGram
 from regard.models.protocol import SequenceModel
 
 UNKNOWN, BEGIN, END, VOCABULARY = 0, 1, 2, 9

@@ -10,12 +10,12 @@ from torch import nn
 from torch.nn import functional as F
 
 from regard.errors import RegardError
-from regard.models import linear
-from regard.models.int8 import quantise
-from regard.models.linear import Linear, product
-from regard.models.packed import MKL, OneDNN, PackedLinear, packed
-from regard.models.presets import preset
-from regard.models.transformer import build
+from regard.models.kernels import linear
+from regard.models.kernels.int8 import quantise
+from regard.models.kernels.linear import Linear, product
+from regard.models.kernels.packed import MKL, OneDNN, PackedLinear, packed
+from regard.models.transformer.model import build
+from regard.models.transformer.presets import preset
 
 needs_kernel = pytest.mark.skipif(not linear.ONEDNN, reason="this torch has no oneDNN")
 LAYOUTS = [OneDNN] if linear.ONEDNN else []

@@ -12,10 +12,18 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
 from transformers.models.t5.modeling_t5 import T5Attention
 
-from regard.models.attention import Attention
-from regard.models.config import RotaryScaling, TransformerConfig
 from regard.models.masks import Causal, Span, lay
-from regard.models.positions import SCHEMES, Alibi, Learned, Positions, Relative, Rotary, sinusoid
+from regard.models.transformer.attention import Attention
+from regard.models.transformer.config import RotaryScaling, TransformerConfig
+from regard.models.transformer.positions import (
+    SCHEMES,
+    Alibi,
+    Learned,
+    Positions,
+    Relative,
+    Rotary,
+    sinusoid,
+)
 
 CPU = torch.device("cpu")
 HEADS, WIDTH, CONTEXT = 2, 8, 32

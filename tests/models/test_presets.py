@@ -8,9 +8,9 @@ from torch import nn
 from transformers import BertConfig, BertForPreTraining, MarianConfig, MarianMTModel
 
 from regard.errors import RegardError
-from regard.models.config import TransformerConfig
-from regard.models.presets import DIALLED, PRESETS, preset
-from regard.models.transformer import DecoderOnly, EncoderDecoder, EncoderOnly, build
+from regard.models.transformer.config import TransformerConfig
+from regard.models.transformer.model import DecoderOnly, EncoderDecoder, EncoderOnly, build
+from regard.models.transformer.presets import DIALLED, PRESETS, preset
 
 PUBLISHED = {
     "gpt2": 124439808,

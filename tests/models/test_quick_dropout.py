@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
-from regard.models import dropout as drawing
-from regard.models.dropout import FEW, Dropout, dropout
+from regard.models.kernels import dropout as drawing
+from regard.models.kernels.dropout import FEW, Dropout, dropout
 
 MANY = 1 << 20
 

@@ -20,10 +20,10 @@ from tiny_recurrent import (
 from torch import Tensor
 
 import regard
-from regard.models.families import build, named
-from regard.models.hidden import HiddenState
+from regard.families.registry import build, named
 from regard.models.protocol import SequenceModel
-from regard.models.recurrent import Recurrent
+from regard.models.recurrent.model import Recurrent
+from regard.models.recurrent.state import HiddenState
 
 SOURCES = [5, 2, 3]
 few = settings(max_examples=3)

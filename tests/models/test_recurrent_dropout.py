@@ -8,9 +8,9 @@ from tiny_models import assert_same, ids
 from tiny_recurrent import EVERY, SOME, fresh, memory_of
 from torch import Tensor
 
-from regard.models.cells import Cell
-from regard.models.families import build
-from regard.models.recurrent import Recurrent
+from regard.families.registry import build
+from regard.models.recurrent.cells import Cell
+from regard.models.recurrent.model import Recurrent
 
 ALL = {
     "dropout": 0.5,

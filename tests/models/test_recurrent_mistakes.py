@@ -12,9 +12,9 @@ from tiny_models import tiny as transformer
 from tiny_recurrent import TEXT, memory_of, tiny
 
 from regard.errors import RegardError
-from regard.models.families import build, named
+from regard.families.registry import build, named
 from regard.models.masks import Causal
-from regard.models.recurrent_config import RecurrentConfig
+from regard.models.recurrent.config import RecurrentConfig
 
 LM, PLAIN, LUONG = "lstm", "gru none both 1", "lstm general fed both 2"
 

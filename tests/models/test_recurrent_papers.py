@@ -17,7 +17,7 @@ from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from regard.models.protocol import Memory
-from regard.models.recurrent import Recurrent
+from regard.models.recurrent.model import Recurrent
 
 SOURCES = [5, 2, 3]
 Weights = dict[str, Vector]

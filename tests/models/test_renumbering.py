@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from regard.models.counting import estimate, smoothing
+from regard.models.counting.estimate import estimate, smoothing
 
 KINDS = ("kneser-ney", "add-k", "stupid-backoff", "maximum-likelihood")
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from regard.models.counting import estimate, smoothing
+from regard.models.counting.estimate import estimate, smoothing
 
 UNKNOWN, BEGIN, END, VOCABULARY = 0, 1, 2, 9
 NEVER = (UNKNOWN, BEGIN)

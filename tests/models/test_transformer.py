@@ -12,12 +12,12 @@ from tiny_models import NAMES, WRITERS, assert_same, draw, ids, memory_of, setti
 from torch import Tensor, nn
 
 from regard.errors import RegardError
-from regard.models.attention import Attention
-from regard.models.blocks import ACTIVATIONS, Block, FeedForward
-from regard.models.config import TransformerConfig
 from regard.models.masks import Causal, Dense, Documents, Mask, Padding, Span, Window, lay
 from regard.models.protocol import SequenceModel
-from regard.models.transformer import Transformer, build
+from regard.models.transformer.attention import Attention
+from regard.models.transformer.blocks import ACTIVATIONS, Block, FeedForward
+from regard.models.transformer.config import TransformerConfig
+from regard.models.transformer.model import Transformer, build
 
 CPU = torch.device("cpu")
 few = settings(max_examples=8)

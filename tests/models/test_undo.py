@@ -10,8 +10,8 @@ from tiny_models import assert_same, ids, memory_of, memory_of_row, tiny
 from torch import Tensor
 
 from regard.errors import RegardError
-from regard.models.state import KeyValueState
-from regard.models.transformer import Transformer
+from regard.models.transformer.cache import KeyValueState
+from regard.models.transformer.model import Transformer
 
 CASES = ["gpt2-tiny", "llama-tiny", "t5-tiny", "marian-tiny", "gpt2-tiny alibi"]
 SOURCES = [5, 2, 3]

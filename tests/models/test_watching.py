@@ -9,8 +9,8 @@ from torch import Tensor
 
 import regard
 from regard.errors import RegardError
-from regard.models.state import KeyValueState
-from regard.models.transformer import Transformer
+from regard.models.transformer.cache import KeyValueState
+from regard.models.transformer.model import Transformer
 
 READERS = ["t5-tiny", "marian-tiny", "regard-2-encoder-decoder"]
 

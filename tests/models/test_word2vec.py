@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.errors import RegardError
-from regard.models.word2vec import Word2VecConfig, WordVectors, huffman
+from regard.models.word_vectors.model import Word2VecConfig, WordVectors, huffman
 
 
 def test_all_mistakes_are_named_together():

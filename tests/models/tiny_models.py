@@ -9,11 +9,11 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from regard.models.config import TransformerConfig
-from regard.models.positions import SCHEMES
-from regard.models.presets import preset
 from regard.models.protocol import Memory
-from regard.models.transformer import EncoderDecoder, Transformer, build
+from regard.models.transformer.config import TransformerConfig
+from regard.models.transformer.model import EncoderDecoder, Transformer, build
+from regard.models.transformer.positions import SCHEMES
+from regard.models.transformer.presets import preset
 
 VOCABULARY = 256
 NAMES = ("gpt2-tiny", "bert-tiny", "llama-tiny", "t5-tiny", "marian-tiny", "regard-2")

@@ -8,10 +8,10 @@ import torch
 from tiny_models import VOCABULARY, draw, ids
 from torch import Tensor
 
-from regard.models.families import build
+from regard.families.registry import build
 from regard.models.protocol import Memory
-from regard.models.recurrent import Recurrent
-from regard.models.recurrent_config import RecurrentConfig
+from regard.models.recurrent.config import RecurrentConfig
+from regard.models.recurrent.model import Recurrent
 
 TEXT = RecurrentConfig(vocabulary=VOCABULARY, width=6, layers=1)
 PAIR = replace(TEXT, kind="encoder-decoder", hidden=8)

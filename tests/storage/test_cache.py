@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from regard.data.texts import gather
-from regard.data.tokens import prepare
+from regard.data.readers.texts import gather
+from regard.data.token_files import prepare
 from regard.errors import RegardError
 from regard.storage import cache, cache_folder, private_folder
 from regard.text.learning import learn

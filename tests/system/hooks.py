@@ -136,7 +136,7 @@ def stopped_while_saving(given: Given) -> None:
     first, second = given["signals"]
     stopped({"where": "regard.training.loop:Loop._gradients", "call": 3, "signals": [first]})
     later = {"signals": [second], "seconds": given["seconds"]}
-    stopped({"where": "regard.training.saving:write_json", **later})
+    stopped({"where": "regard.training.checkpoints.saving:write_json", **later})
 
 
 # Being killed, and being waited for

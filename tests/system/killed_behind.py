@@ -5,7 +5,7 @@ import signal
 import time
 from pathlib import Path
 
-from regard.commands import running
+from regard.runs import train_run
 from regard.training.loop import Loop
 
 PATIENCE = 30.0  # seconds
@@ -17,7 +17,7 @@ def killed_at_the_end(_: None) -> None:
 
 
 def hurried(_: None) -> None:
-    running.LATE = 0.1
+    train_run.LATE = 0.1
 
 
 def killed_behind(step: int) -> None:

@@ -163,8 +163,8 @@ def saved(given: dict[str, Any]) -> None:
     import torch
 
     import regard
-    from regard.models.presets import preset
-    from regard.models.transformer import build
+    from regard.models.transformer.model import build
+    from regard.models.transformer.presets import preset
 
     def save(number: float, activation: str) -> None:
         sizes = {"vocabulary": 11, "width": 8, "heads": 2, "layers": 1, "context": 8, "hidden": 16}

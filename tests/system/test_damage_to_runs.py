@@ -16,7 +16,7 @@ import pytest
 from tiny_runs import kept, left, made
 
 from regard.text.learning import learn
-from regard.training.checkpoints import Checkpoint, stored_steps
+from regard.training.checkpoints.reading import Checkpoint, stored_steps
 
 HOOKS = str(Path(__file__).with_name("hooks.py"))
 PATIENCE = 30.0  # seconds

@@ -8,8 +8,8 @@ from signal import SIGTERM
 import pytest
 from tiny_runs import KINDS, OTHERS, left, made
 
-from regard.training import log
-from regard.training.checkpoints import Checkpoint, stored_steps
+from regard.storage import event_log
+from regard.training.checkpoints.reading import Checkpoint, stored_steps
 
 HOOKS = str(Path(__file__).with_name("hooks.py"))
 STEP = 13  # its number, from 0 on; there is a checkpoint at 12
@@ -22,7 +22,7 @@ def trained(nursery, folder, command, **given):
 
 
 def told(run: Path, event: str) -> list[dict]:
-    return [found for found in log.read(run) if found["event"] == event]
+    return [found for found in event_log.read(run) if found["event"] == event]
 
 
 def check_finite(run: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 from nursery import APART, Nursery
 from tiny_runs import left, made
 
-from regard.training.checkpoints import Checkpoint, stored_steps
+from regard.training.checkpoints.reading import Checkpoint, stored_steps
 
 HOOKS = str(Path(__file__).with_name("hooks.py"))
 

@@ -11,16 +11,16 @@ import torch
 from rich.console import Console
 
 from regard.commands.train import train
-from regard.data import python_library
-from regard.data.masking import IGNORE
-from regard.data.pairs import encode_pairs, task_pairs
-from regard.data.stream import MaskedStream, Stream
+from regard.data.builtin import python_library
+from regard.data.feeds.masking import IGNORE
+from regard.data.feeds.stream import MaskedStream, Stream
+from regard.data.readers.pairs import encode_pairs, task_pairs
+from regard.runs import recipes
+from regard.runs.plan import Plan, plan
+from regard.runs.stored_run import open_run
 from regard.text.specials import BOS
-from regard.training import recipes
-from regard.training.evaluation import measure, translations
-from regard.training.runs import open_run
 from regard.training.settings import Settings
-from regard.training.setup import Plan, plan
+from regard.training.validation import measure, translations
 
 
 @pytest.fixture(autouse=True)

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from tiny_runs import left, made
 
-from regard.training.states import states
+from regard.runs.status import states
 
 SEEDS = int(os.environ.get("REGARD_SEEDS", "3"))
 HOOKS = str(Path(__file__).with_name("hooks.py"))

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from regard.cli import main
+from regard.runs.status import state
 from regard.storage import TensorFolder
-from regard.training.checkpoints import sound, stored_steps
-from regard.training.log import read
-from regard.training.states import state
+from regard.storage.event_log import read
+from regard.training.checkpoints.reading import sound, stored_steps
 
 RUNS = sorted(Path(__file__).parents[1].glob("fixtures/run-*"))
 TEXT = "the cat sat on the mat, and the dog sat on the cat.\n" * 12

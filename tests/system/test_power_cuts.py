@@ -19,11 +19,10 @@ from power import cuts, events
 
 from regard import load
 from regard.errors import RegardError
-from regard.storage import TensorFolder
-from regard.training import log
-from regard.training.checkpoints import Checkpoint, stored_steps
-from regard.training.runs import open_run
-from regard.training.states import states
+from regard.runs.status import states
+from regard.runs.stored_run import open_run
+from regard.storage import TensorFolder, event_log
+from regard.training.checkpoints.reading import Checkpoint, stored_steps
 
 SEEDS = int(os.environ.get("REGARD_SEEDS", "2"))
 LOOKED_AT, GONE_ON_WITH = 10 * SEEDS, max(2, SEEDS // 2)  # disks of each kind of work
@@ -64,7 +63,7 @@ def weights(run: Path) -> dict[str, object]:
 
 
 def counts(run: Path) -> object:
-    assert log.read(run)[-1]["reason"] == "finished"
+    assert event_log.read(run)[-1]["reason"] == "finished"
     return weights(run)
 
 

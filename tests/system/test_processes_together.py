@@ -15,8 +15,8 @@ from nursery import Ended, Nursery
 from test_survival import made
 from torch.distributed import TCPStore
 
-from regard.training import log
-from regard.training.checkpoints import Checkpoint, stored_steps
+from regard.storage import event_log
+from regard.training.checkpoints.reading import Checkpoint, stored_steps
 
 REGARD = str(Path(sys.executable).with_name("regard"))
 PATIENCE = 90.0  # seconds
@@ -71,7 +71,7 @@ def command(folder: Path, kind: str, *changes: str) -> list[str]:
 
 def told(run: Path, event: str, key: str = "loss") -> dict[int, float]:
     """A figure of all events of a kind, by step; of a step that was done twice, the later one."""
-    return {found["step"]: found[key] for found in log.read(run) if found["event"] == event}
+    return {found["step"]: found[key] for found in event_log.read(run) if found["event"] == event}
 
 
 def order(run: Path) -> str:

@@ -8,12 +8,12 @@ from rich.console import Console
 from test_models_learn import bigram_loss, made, python_text
 
 from regard.commands.train import train
-from regard.data import tasks
 from regard.data.batch import padded
-from regard.data.pairs import EncodedPairs, Pair, encode_pairs
-from regard.data.stream import ContinuedStream
-from regard.training.evaluation import Bucket, at_rest, by_length, translations
-from regard.training.runs import Run, open_run
+from regard.data.builtin import tasks
+from regard.data.feeds.stream import ContinuedStream
+from regard.data.readers.pairs import EncodedPairs, Pair, encode_pairs
+from regard.runs.stored_run import Run, open_run
+from regard.training.validation import Bucket, at_rest, by_length, translations
 
 
 @pytest.fixture(autouse=True)

@@ -10,38 +10,38 @@ from signal import SIGINT, SIGTERM
 import pytest
 from tiny_runs import left, made
 
-from regard.training.checkpoints import Checkpoint, stored_steps
-from regard.training.runs import open_run
-from regard.training.states import state
+from regard.runs.status import state
+from regard.runs.stored_run import open_run
+from regard.training.checkpoints.reading import Checkpoint, stored_steps
 
 HOOKS = str(Path(__file__).with_name("hooks.py"))
 LONG, PATIENCE = 40.0, 30.0  # seconds: what lasts longer than our patience has to be left
 SHORT = 0.2  # what has to be whole is waited for
 LOOP = "regard.training.loop:Loop"
 PHASES = {
-    "reading": {"where": "regard.training.setup:gather", "seconds": LONG},
+    "reading": {"where": "regard.runs.plan:gather", "seconds": LONG},
     # Called by the learner for each text that it takes.
     "learning tokens": {"where": "regard.text.learning:cut", "seconds": SHORT},
-    "encoding": {"where": "regard.data.tokens:_Preparation._document", "seconds": SHORT},
-    "caching": {"where": "regard.data.tokens:_Writer.add", "seconds": LONG},
-    "beginning the folder": {"where": "regard.training.runs:write_together", "seconds": LONG},
-    "building": {"where": "regard.commands.running:build", "seconds": LONG},
+    "encoding": {"where": "regard.data.token_files:_Preparation._document", "seconds": SHORT},
+    "caching": {"where": "regard.data.token_files:_Writer.add", "seconds": LONG},
+    "beginning the folder": {"where": "regard.runs.stored_run:write_together", "seconds": LONG},
+    "building": {"where": "regard.runs.train_run:build", "seconds": LONG},
     "compiling": {"seconds": LONG},
     "the first step": {"where": f"{LOOP}._gradients", "seconds": LONG},
     "the first update": {"where": "regard.training.loop:Optimizers.step", "seconds": SHORT},
     "a step": {"where": f"{LOOP}._gradients", "call": 3, "seconds": SHORT},
     "an update": {"where": "regard.training.loop:Optimizers.step", "call": 3, "seconds": SHORT},
     "validation": {"where": "regard.training.loop:measure", "seconds": LONG},
-    "sampling": {"where": "regard.training.samples:continued", "seconds": LONG},
-    "saving": {"where": "regard.training.saving:write_safetensors", "seconds": SHORT},
+    "sampling": {"where": "regard.families.samples:continued", "seconds": LONG},
+    "saving": {"where": "regard.training.checkpoints.saving:write_safetensors", "seconds": SHORT},
     "choosing the weights": {"where": f"{LOOP}._choose", "seconds": SHORT},
     "the last scores": {
         "where": "regard.training.loop:measure",
         "behind": f"{LOOP}._choose",
         "seconds": LONG,
     },
-    "writing the weights": {"where": "regard.training.runs:write_tensors", "seconds": SHORT},
-    "translating": {"where": "regard.commands.running:translations", "seconds": LONG},
+    "writing the weights": {"where": "regard.runs.stored_run:write_tensors", "seconds": SHORT},
+    "translating": {"where": "regard.runs.train_run:translations", "seconds": LONG},
 }
 NOTHING_YET = list(PHASES)[:8]  # no step is done in these
 WORDS = {SIGINT: "interrupted", SIGTERM: "terminated"}
@@ -104,7 +104,7 @@ def test_in_the_background_of_a_script_ctrl_c_is_for_others_and_sigterm_stops_it
 
 @pytest.mark.parametrize("number", [SIGINT, SIGTERM])
 def test_a_signal_while_standard_input_is_read(nursery, number, tmp_path):
-    given = {"where": "regard.commands.names:spool", "seconds": LONG, "signals": [number]}
+    given = {"where": "regard.commands.arguments:spool", "seconds": LONG, "signals": [number]}
     ended = stopped(nursery, tmp_path, ["train", "-", "--out", "run"], given)
     assert ended.code == 128 + number, ended.out
     assert ended.out.split() == [WORDS[number]]
@@ -152,7 +152,7 @@ def test_what_was_saved_for_a_stop_is_not_among_the_weights_that_are_averaged(
 def test_a_second_ctrl_c_while_a_new_folder_is_taken_away(nursery, whole, operation, tmp_path):
     folder = tmp_path / "new"
     command = made(folder, "text")
-    given = {"where": "regard.commands.running:Loop", "signals": [SIGINT], "again": operation}
+    given = {"where": "regard.runs.train_run:Loop", "signals": [SIGINT], "again": operation}
     ended = stopped(nursery, folder, command, given)
     assert ended.code == 130, ended.out
     ended = nursery.run(folder, *command)

@@ -6,10 +6,9 @@ from pathlib import Path
 
 from nursery import Nursery
 
-from regard.data.scenes import write_folder
-from regard.storage import TensorFolder
-from regard.training import log
-from regard.training.checkpoints import Checkpoint, stored_steps
+from regard.data.builtin.scenes import write_folder
+from regard.storage import TensorFolder, event_log
+from regard.training.checkpoints.reading import Checkpoint, stored_steps
 
 STEPS = 24
 COMMON = (
@@ -125,12 +124,14 @@ class Whole:
         self.seconds = time.monotonic() - begin
         self.operations = ended.operations
         self.left = left(folder / "run")
-        assert [e for e in log.read(folder / "run") if e["event"] == "step"][-1]["epoch"] > 1.1
+        assert [e for e in event_log.read(folder / "run") if e["event"] == "step"][-1][
+            "epoch"
+        ] > 1.1
 
 
 def left(run: Path) -> dict[str, object]:
     """All that two runs must have alike, to the bit."""
-    events = log.read(run)
+    events = event_log.read(run)
     assert events[-1]["event"] == "end"
     return {
         **kept(run),

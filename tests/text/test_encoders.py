@@ -9,10 +9,10 @@ from hypothesis import given
 from learned_tokenizers import ALL, BPE, HARD, hard_texts, library, tokenizer
 
 from regard.text import bpe
-from regard.text.alike import Alike
 from regard.text.bytelevel import CHARACTERS
-from regard.text.damage import escaped
+from regard.text.invalid_utf8 import escaped
 from regard.text.learning import learn
+from regard.text.regex_agreement import Alike
 from regard.text.specials import SPECIALS
 from regard.text.tokenizer import Tokenizer
 from regard.text.vocabulary import Vocabulary

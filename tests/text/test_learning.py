@@ -7,9 +7,9 @@ import sys
 import pytest
 from learned_tokenizers import library, tokenizer
 
+from regard.data.readers.files import pieces
 from regard.errors import RegardError
 from regard.text.learning import learn
-from regard.text.sources import pieces
 from regard.text.specials import SPECIALS
 from regard.text.tokenizer import KINDS
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import torch.distributed.distributed_c10d as c10d
 
-from regard.training.joining import joined
+from regard.training.distributed.joining import joined
 
 SECONDS = 60  # after which a job that hangs is ended
 FORKED = multiprocessing.get_context("forkserver")
@@ -23,7 +23,7 @@ FORKED.set_forkserver_preload(  # torch imports dynamo for wrappers and optimize
     [
         "torch._dynamo",
         "torch.distributed.fsdp",
-        "regard.decoding.translating",
+        "regard.decoding.translation",
         "regard.training.loop",
     ]
 )

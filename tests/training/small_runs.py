@@ -3,10 +3,10 @@
 from dataclasses import replace
 from pathlib import Path
 
-from regard.models.transformer import build
+from regard.models.transformer.model import build
+from regard.runs import stored_run
+from regard.storage.event_log import Log
 from regard.text.learning import learn
-from regard.training import runs
-from regard.training.log import Log
 from regard.training.settings import ModelSettings, Settings
 
 TEXT = "some letters to learn"
@@ -17,9 +17,11 @@ def small_run(folder: Path) -> None:
     tokenizer = learn("char", [TEXT + "\n "])
     decided = Settings().changed({"training": {"context": 24, "tokens_per_step": 96}}, "test")
     settings = replace(decided, model=ModelSettings("gpt2-tiny", tiny))
-    config = runs.config_for(settings.model, tokenizer, tokenizer)
-    runs.write_run(folder, settings, config, [tokenizer], "digest", {"training": {"steps": 3}})
-    runs.write_weights(folder, dict(build(config).named_parameters()))
+    config = stored_run.config_for(settings.model, tokenizer, tokenizer)
+    stored_run.write_run(
+        folder, settings, config, [tokenizer], "digest", {"training": {"steps": 3}}
+    )
+    stored_run.write_weights(folder, dict(build(config).named_parameters()))
     log = Log(folder)
     for step in range(3):
         log.write({"event": "step", "step": step, "loss": 2.5 / (step + 1)})

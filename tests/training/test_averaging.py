@@ -3,8 +3,8 @@
 import torch
 from tiny_jobs import model_of
 
-from regard.training.averaging import RunningMean, mean
-from regard.training.precision import Weights
+from regard.training.optimization.averaging import RunningMean, mean
+from regard.training.optimization.precision import Weights
 
 
 def test_the_running_mean_is_the_weighted_sum_of_all_that_was():

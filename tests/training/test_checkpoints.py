@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 from regard.errors import RegardError
 from regard.storage import tensors, write_json, write_safetensors
 from regard.storage.writing import _host
-from regard.training import shares
-from regard.training.checkpoints import (
+from regard.training.checkpoints.reading import (
     Checkpoint,
     Place,
     sealed,
@@ -26,8 +25,9 @@ from regard.training.checkpoints import (
     stored_steps,
     unsealed,
 )
-from regard.training.processes import ALONE
-from regard.training.saving import Checkpoints
+from regard.training.checkpoints.saving import Checkpoints
+from regard.training.distributed import sharding
+from regard.training.distributed.processes import ALONE
 
 FILES = ("place.json", "model.safetensors", "optimizer.safetensors")
 PLACE = Place(4, 1, "0123456789abcdef", 99, 2.5, 0.25, 2, 1, True, False, 1234)
@@ -369,8 +369,8 @@ def refusing(monkeypatch, place, name, folder, error):
 NOT_DAMAGE = (errno.EACCES, errno.EIO, errno.ESTALE, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 UNREADABLE = [
     *((os, "open", OSError(code, os.strerror(code))) for code in NOT_DAMAGE),
-    *((module, "safe_open", FileNotFoundError("no such file")) for module in (shares, tensors)),
-    (shares, "safe_open", MemoryError()),
+    *((module, "safe_open", FileNotFoundError("no such file")) for module in (sharding, tensors)),
+    (sharding, "safe_open", MemoryError()),
 ]
 
 

@@ -11,7 +11,8 @@ from small_runs import TEXT, small_run
 
 from regard.cli import main
 from regard.errors import RegardError
-from regard.training import log, runs
+from regard.runs import stored_run
+from regard.storage import event_log
 
 FILES = ("run.toml", "tokenizer.json", "model.safetensors")
 
@@ -28,11 +29,11 @@ def folder(good, tmp_path) -> Path:
     return Path(shutil.copytree(good, tmp_path / "run"))
 
 
-def opened(folder: Path) -> runs.Run | None:
+def opened(folder: Path) -> stored_run.Run | None:
     """The run, or None where one sentence (or a list of problems) said what is wrong and where."""
     said = ""
     try:
-        return runs.open_run(folder)
+        return stored_run.open_run(folder)
     except RegardError as error:
         said = str(error)
     assert str(folder) in said
@@ -40,7 +41,7 @@ def opened(folder: Path) -> runs.Run | None:
     return None
 
 
-def same(run: runs.Run, other: runs.Run) -> bool:
+def same(run: stored_run.Run, other: stored_run.Run) -> bool:
     """Whether two runs compute the same from the same text."""
     ids = torch.tensor([run.tokenizer.encode(TEXT).tolist()])
     return (
@@ -53,7 +54,7 @@ def same(run: runs.Run, other: runs.Run) -> bool:
 
 @pytest.mark.parametrize("name", FILES)
 def test_a_file_of_a_run_that_was_cut_off_is_told(good, folder, name):
-    whole, size = runs.open_run(good), (good / name).stat().st_size
+    whole, size = stored_run.open_run(good), (good / name).stat().st_size
     told = 0
     for kept in (0, 1, 7, 8, 9, size // 4, size // 2, size - 100, size - 10, size - 2, size - 1):
         shutil.copy(good / name, folder / name)
@@ -67,7 +68,7 @@ def test_a_file_of_a_run_that_was_cut_off_is_told(good, folder, name):
 
 @pytest.mark.parametrize("name", FILES)
 def test_a_flipped_bit_in_a_run_is_told_or_makes_no_difference(good, folder, name):
-    whole, content, dice = runs.open_run(good), (good / name).read_bytes(), random.Random(0)
+    whole, content, dice = stored_run.open_run(good), (good / name).read_bytes(), random.Random(0)
     told = 0
     for _ in range(150):
         place, bit = dice.randrange(len(content)), dice.randrange(8)
@@ -81,7 +82,7 @@ def test_a_flipped_bit_in_a_run_is_told_or_makes_no_difference(good, folder, nam
 
 def test_no_flipped_bit_in_the_settings_changes_them_in_silence(good, folder):
     """Many would fit the weights, and compute something else."""
-    told, wanted = 0, runs.config_of(good)
+    told, wanted = 0, stored_run.config_of(good)
     content = (good / "run.toml").read_bytes()
     start = content.index(b"norm_epsilon")
     end = content.index(b"\n", content.index(b"rotary_base"))
@@ -91,31 +92,31 @@ def test_no_flipped_bit_in_the_settings_changes_them_in_silence(good, folder):
         flipped[bit // 8] ^= 1 << bit % 8
         (folder / "run.toml").write_bytes(flipped)
         try:
-            assert runs.config_of(folder) == wanted  # 1e-05 may become 1E-05
+            assert stored_run.config_of(folder) == wanted  # 1e-05 may become 1E-05
         except RegardError:
             told += 1
     assert told > 0.95 * 8 * (end - start)
 
 
 def test_a_log_that_was_cut_off_keeps_its_whole_lines(good, folder):
-    events, content = log.read(good), (good / log.LOG).read_bytes()
+    events, content = event_log.read(good), (good / event_log.LOG).read_bytes()
     assert len(events) == 3
     for kept in range(len(content)):
-        (folder / log.LOG).write_bytes(content[:kept])
-        found = log.read(folder)
+        (folder / event_log.LOG).write_bytes(content[:kept])
+        found = event_log.read(folder)
         assert found == events[: len(found)]
         # A line is whole with its last brace, the newline may be missing.
         assert len(found) == content[:kept].count(b"}")
 
 
 def test_a_flipped_bit_in_a_log_is_told_or_changes_one_event(good, folder):
-    events, content = log.read(good), bytearray((good / log.LOG).read_bytes())
+    events, content = event_log.read(good), bytearray((good / event_log.LOG).read_bytes())
     for bit in range(8 * len(content)):
         content[bit // 8] ^= 1 << bit % 8
-        (folder / log.LOG).write_bytes(content)
+        (folder / event_log.LOG).write_bytes(content)
         content[bit // 8] ^= 1 << bit % 8
         try:
-            found = log.read(folder)
+            found = event_log.read(folder)
         except RegardError:
             continue
         # The last line without its end is taken for torn; nothing else is lost.

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 
-from regard.training.faults import DECAY, RIPPLE, WARM, Faults, Guard
+from regard.training.optimization.faults import DECAY, RIPPLE, WARM, Faults, Guard
 
 NAN, INF = math.nan, math.inf
 

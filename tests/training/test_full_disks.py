@@ -11,7 +11,7 @@ import pytest
 
 from regard.errors import RegardError
 from regard.storage import size
-from regard.training.log import Log
+from regard.storage.event_log import Log
 
 # Each piece of work is done with 0, 1, 2, … pages free, until it fits.
 WORK = """
@@ -19,13 +19,14 @@ import json, os, sys
 from dataclasses import replace
 from pathlib import Path
 import torch
-from regard.data.texts import gather
-from regard.data.tokens import prepare
+from regard.data.readers.texts import gather
+from regard.data.token_files import prepare
 from regard.errors import RegardError
-from regard.models.presets import preset
-from regard.models.transformer import build
+from regard.models.transformer.presets import preset
+from regard.models.transformer.model import build
 from regard.text.learning import learn
-from regard.training import log, runs
+from regard.storage.event_log import LOG, Log, read
+from regard.runs import stored_run
 from regard.training.settings import ModelSettings, Settings
 
 disk, texts = Path(sys.argv[1]), Path(sys.argv[2])
@@ -35,22 +36,26 @@ run = disk / "run"
 
 
 def write(kind):
-    config = runs.config_for(tiny, tokenizers[kind], tokenizers[kind])
-    runs.write_run(run, replace(Settings(), model=tiny), config, [tokenizers[kind]])
+    config = stored_run.config_for(tiny, tokenizers[kind], tokenizers[kind])
+    stored_run.write_run(run, replace(Settings(), model=tiny), config, [tokenizers[kind]])
 
 
 def weights(number):
-    config = runs.config_for(tiny, tokenizers["char"], tokenizers["char"])
-    runs.write_weights(run, {n: torch.full_like(w, number)
+    config = stored_run.config_for(tiny, tokenizers["char"], tokenizers["char"])
+    stored_run.write_weights(run, {n: torch.full_like(w, number)
                              for n, w in build(config).named_parameters()})
 
 
 def loaded():
-    return float(next(runs.open_run(run).module.parameters()).detach().mean())
+    return float(next(stored_run.open_run(run).module.parameters()).detach().mean())
+
+
+def kind():
+    return stored_run.tokenizers_of(run)[0].kind
 
 
 def events():
-    sink = log.Log(run)
+    sink = Log(run)
     try:
         for number in range(200):
             sink.write({"event": "step", "step": number, "text": "x" * 50})
@@ -64,10 +69,10 @@ def cached():
 
 # name: (what is there before, the work, what is there now)
 STEPS = {
-    "run": (lambda: write("char"), lambda: write("byte"), lambda: runs.tokenizers_of(run)[0].kind),
+    "run": (lambda: write("char"), lambda: write("byte"), kind),
     "weights": (lambda: (write("char"), weights(1.0)), lambda: weights(2.0), loaded),
     "tokens": (lambda: None, cached, lambda: len(list(disk.glob("cache/*")))),
-    "log": (lambda: (run / log.LOG).unlink(missing_ok=True), events, lambda: len(log.read(run))),
+    "log": (lambda: (run / LOG).unlink(missing_ok=True), events, lambda: len(read(run))),
 }
 for name, (before, work, now) in STEPS.items():
     before()

@@ -22,8 +22,8 @@ from hostile_files import NORMALIZER, WEIGHTS, header, sparse
 from safetensors.torch import load_file, save_file
 from small_runs import small_run
 
-from regard.models.transformer import build
-from regard.training.runs import config_of
+from regard.models.transformer.model import build
+from regard.runs.stored_run import config_of
 
 Harm = Callable[[Path], object]
 
@@ -205,7 +205,8 @@ OPEN = """
 import json, resource, sys, traceback
 from pathlib import Path
 from regard.errors import RegardError
-from regard.training import log, runs
+from regard.storage import event_log
+from regard.runs import stored_run
 
 def most():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
@@ -220,21 +221,22 @@ def told(opening, folder):
     return ""
 
 good = Path(sys.argv[1])
-for opening in (runs.open_run, runs.config_of, log.read):
+OPENING = (stored_run.open_run, stored_run.config_of, event_log.read)
+for opening in OPENING:
     opening(good)
 taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (taken + (3 << 30), -1))  # so that nobody else suffers
 for folder in map(Path, sys.argv[2:]):
     print(json.dumps(folder.name), flush=True)
     before = most()
-    said = [told(opening, folder) for opening in (runs.open_run, runs.config_of, log.read)]
+    said = [told(opening, folder) for opening in OPENING]
     print(json.dumps([*said, most() - before]), flush=True)
 """
 
 
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory) -> dict[str, list]:
-    """What was said of each folder by `open_run`, `config_of` and `log.read`, and more memory."""
+    """What was said of each folder by `open_run`, `config_of` and `read`, and more memory."""
     folder = tmp_path_factory.mktemp("hostile")
     small_run(folder / "good")
     for number, (harm, _) in enumerate(CASES.values()):

@@ -20,17 +20,17 @@ from tiny_jobs import (
 )
 
 from regard.data.batch import Batch
-from regard.data.stream import MaskedStream, Stream
-from regard.data.texts import gather
-from regard.data.tokens import prepare
+from regard.data.feeds.stream import MaskedStream, Stream
+from regard.data.readers.texts import gather
+from regard.data.token_files import prepare
 from regard.errors import RegardError
 from regard.storage import TensorFolder
 from regard.text.learning import learn
-from regard.training.averaging import mean
-from regard.training.checkpoints import Checkpoint
+from regard.training.checkpoints.reading import Checkpoint
 from regard.training.loop import Loop
 from regard.training.objectives import objective_for
-from regard.training.schedules import factor
+from regard.training.optimization.averaging import mean
+from regard.training.optimization.schedules import factor
 
 
 def losses(job) -> list[float]:

@@ -22,16 +22,16 @@ from tiny_jobs import (
     weights_of,
 )
 
-from regard.data.buckets import Buckets
-from regard.data.pairs import Pair, encode_pairs
-from regard.data.stream import MaskedStream, Stream
-from regard.data.texts import gather
-from regard.data.tokens import prepare
+from regard.data.feeds.pair_batches import Buckets
+from regard.data.feeds.stream import MaskedStream, Stream
+from regard.data.readers.pairs import Pair, encode_pairs
+from regard.data.readers.texts import gather
+from regard.data.token_files import prepare
 from regard.errors import RegardError
 from regard.text.learning import learn
-from regard.training.averaging import mean
-from regard.training.checkpoints import Checkpoint, sound
+from regard.training.checkpoints.reading import Checkpoint, sound
 from regard.training.loop import Loop
+from regard.training.optimization.averaging import mean
 from regard.training.signals import Stop
 
 

@@ -10,10 +10,10 @@ from tiny_jobs import KINDS, VOCABULARY, batch_of, config_of, form_of, gradients
 from torch.nn import functional as F
 
 from regard.data.batch import Batch
-from regard.data.masking import IGNORE
+from regard.data.feeds.masking import IGNORE
 from regard.errors import RegardError
-from regard.models.families import build
-from regard.models.recurrent_config import RecurrentConfig
+from regard.families.registry import build
+from regard.models.recurrent.config import RecurrentConfig
 from regard.training.job import Answer
 from regard.training.loop import recompute
 from regard.training.objectives import Criterion, loss, objective_for, restlessness

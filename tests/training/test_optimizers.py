@@ -20,12 +20,19 @@ from torch import nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 
 from regard.errors import RegardError
-from regard.models.config import TransformerConfig
-from regard.models.presets import PRESETS, preset
-from regard.models.transformer import build
-from regard.training.faults import Guard
+from regard.models.transformer.config import TransformerConfig
+from regard.models.transformer.model import build
+from regard.models.transformer.presets import PRESETS, preset
 from regard.training.objectives import loss, objective_for
-from regard.training.optimizers import AdamW, Muon, Optimizers, orthogonal, peak_for, roles
+from regard.training.optimization.faults import Guard
+from regard.training.optimization.optimizers import (
+    AdamW,
+    Muon,
+    Optimizers,
+    orthogonal,
+    peak_for,
+    roles,
+)
 from regard.training.settings import OptimizerSettings
 
 SHAPES = [(4, 4), (3, 8), (8, 3), (16, 4), (1, 5), (5, 1)]

@@ -6,7 +6,7 @@ from tiny_jobs import Made, job_of, model_of, trained
 
 from regard.errors import RegardError
 from regard.training.loop import Loop
-from regard.training.precision import Weights, choose, computing
+from regard.training.optimization.precision import Weights, choose, computing
 
 CPU = torch.device("cpu")
 

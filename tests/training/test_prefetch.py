@@ -9,8 +9,8 @@ import torch
 from tiny_jobs import KINDS, Around, Made
 
 from regard.data.batch import Batch
+from regard.training.distributed.processes import ALONE, Processes
 from regard.training.prefetch import AHEAD, prefetched
-from regard.training.processes import ALONE, Processes
 
 CPU = torch.device("cpu")
 

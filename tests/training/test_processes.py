@@ -15,16 +15,13 @@ from many_processes import Ended, Found, free_port, together
 from tiny_jobs import batch_of, model_of
 from torch import nn
 
+from regard.decoding.decode_batch import continued
 from regard.decoding.settings import TARGET, Beam, Sampling
-from regard.decoding.speaker import Speaker
-from regard.decoding.translating import translate_all
-from regard.decoding.writing import continued
+from regard.decoding.text_model import Speaker
+from regard.decoding.translation import translate_all
 from regard.errors import RegardError
-from regard.training.evaluation import at_rest
-from regard.training.joining import joined
-from regard.training.loop import recompute
-from regard.training.objectives import loss, objective_for
-from regard.training.processes import (
+from regard.training.distributed.joining import joined
+from regard.training.distributed.processes import (
     ALONE,
     Processes,
     Vote,
@@ -32,7 +29,10 @@ from regard.training.processes import (
     replicated,
     sharded,
 )
-from regard.training.shares import local, whole
+from regard.training.distributed.sharding import local, whole
+from regard.training.loop import recompute
+from regard.training.objectives import loss, objective_for
+from regard.training.validation import at_rest
 
 STEPS = 8
 
@@ -464,8 +464,8 @@ SCRIPT = """
 import signal, sys, time
 import torch
 from regard.errors import RegardError
-from regard.training.joining import joined
-from regard.training.processes import Vote
+from regard.training.distributed.joining import joined
+from regard.training.distributed.processes import Vote
 
 signal.signal(signal.SIGTERM, lambda *_: None)  # as training has it: noted, and looked at later
 with joined("cpu") as processes:

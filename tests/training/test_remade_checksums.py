@@ -13,13 +13,13 @@ from small_runs import TEXT, small_run
 
 import regard
 from regard.errors import RegardError
-from regard.models.counting import estimate
-from regard.models.ngram import NGram, NGramConfig, tensors_of
-from regard.models.table import Table
+from regard.models.counting.estimate import estimate
+from regard.models.counting.model import NGram, NGramConfig, tensors_of
+from regard.models.counting.table import Table
+from regard.runs.stored_run import WEIGHTS, config_for, open_run, write_run, write_weights
 from regard.storage import write_safetensors
 from regard.text.learning import learn
 from regard.text.specials import BOS, EOS
-from regard.training.runs import WEIGHTS, config_for, open_run, write_run, write_weights
 from regard.training.settings import ModelSettings, Settings
 
 Change = Callable[[dict[str, torch.Tensor]], object]

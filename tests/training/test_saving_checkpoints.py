@@ -17,10 +17,10 @@ from safetensors.torch import load_file
 
 from regard.errors import RegardError
 from regard.storage.writing import LEFT
-from regard.training import saving as module
-from regard.training.checkpoints import Checkpoint, Place, sound
-from regard.training.processes import ALONE
-from regard.training.saving import Checkpoints
+from regard.training.checkpoints import saving as module
+from regard.training.checkpoints.reading import Checkpoint, Place, sound
+from regard.training.checkpoints.saving import Checkpoints
+from regard.training.distributed.processes import ALONE
 
 
 def tensors(seed: int) -> dict[str, torch.Tensor]:

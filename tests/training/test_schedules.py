@@ -7,7 +7,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from regard.training.schedules import factor, warmup
+from regard.training.optimization.schedules import factor, warmup
 from regard.training.settings import ScheduleSettings
 
 KINDS = ("constant", "cosine", "inverse-sqrt", "plateau")

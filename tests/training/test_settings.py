@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.errors import RegardError
-from regard.models.config import RotaryScaling
-from regard.models.presets import preset
+from regard.models.transformer.config import RotaryScaling
+from regard.models.transformer.presets import preset
 from regard.training.settings import RANGES, ModelSettings, Settings
 
 

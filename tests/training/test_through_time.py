@@ -11,14 +11,14 @@ from rich.console import Console
 from torch import nn
 from torch.nn import functional as F
 
-from regard.commands import running
-from regard.models.families import build
-from regard.models.recurrent_config import RecurrentConfig
+from regard.families.registry import build
+from regard.models.recurrent.config import RecurrentConfig
+from regard.runs import train_run
+from regard.runs.plan import plan
+from regard.runs.stored_run import WEIGHTS
+from regard.storage.event_log import read
 from regard.text.specials import BOS
-from regard.training.log import read
-from regard.training.runs import WEIGHTS
 from regard.training.settings import Settings
-from regard.training.setup import plan
 from regard.training.signals import Stop
 from regard.training.through_time import ROWS, gradient_norms, recorder
 from regard.training.throughput import NO_PEAK
@@ -29,7 +29,7 @@ SINGLE = {"elman": nn.RNNCell, "gru": nn.GRUCell, "lstm": nn.LSTMCell}
 @pytest.fixture(autouse=True)
 def _alone(tmp_path, monkeypatch):
     monkeypatch.setenv("REGARD_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(running, "peak", lambda *_: NO_PEAK)  # which takes a second to measure
+    monkeypatch.setattr(train_run, "peak", lambda *_: NO_PEAK)  # which takes a second to measure
 
 
 def model(cell: str, **changes: object):
@@ -178,13 +178,13 @@ def told(folder):
 
 def trained(tmp_path, name, stop=None):
     made = made_plan(tmp_path)
-    running.carry_out(made, tmp_path / name, Console(quiet=True), stop=stop)
+    train_run.carry_out(made, tmp_path / name, Console(quiet=True), stop=stop)
     return tmp_path / name
 
 
 def test_recording_changes_nothing_of_a_run(tmp_path, monkeypatch):
     with_it = trained(tmp_path, "with")
-    monkeypatch.setattr(running, "recorder", lambda *_: None)
+    monkeypatch.setattr(train_run, "recorder", lambda *_: None)
     without = trained(tmp_path, "without")
     assert (with_it / WEIGHTS).read_bytes() == (without / WEIGHTS).read_bytes()
     recorded = [event for event in told(with_it) if event["event"] == "through_time"]
@@ -196,7 +196,7 @@ def test_recording_changes_nothing_of_a_run(tmp_path, monkeypatch):
 
 
 def test_a_run_that_was_stopped_records_what_it_would_have(tmp_path, monkeypatch):
-    whole, stop, plain = trained(tmp_path, "whole"), Stop(), running.recorder
+    whole, stop, plain = trained(tmp_path, "whole"), Stop(), train_run.recorder
 
     def stopping(*given):
         record = plain(*given)
@@ -207,10 +207,10 @@ def test_a_run_that_was_stopped_records_what_it_would_have(tmp_path, monkeypatch
 
         return once
 
-    monkeypatch.setattr(running, "recorder", stopping)
+    monkeypatch.setattr(train_run, "recorder", stopping)
     part = trained(tmp_path, "part", stop)
     assert max(event["step"] for event in told(part)) < 6
-    monkeypatch.setattr(running, "recorder", plain)
+    monkeypatch.setattr(train_run, "recorder", plain)
     trained(tmp_path, "part")
     assert told(part) == told(whole)
 

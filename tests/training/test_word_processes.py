@@ -13,12 +13,13 @@ import pytest
 import torch
 
 from regard.errors import RegardError
-from regard.models.word2vec import Word2VecConfig, WordVectors
+from regard.models.word_vectors.model import Word2VecConfig, WordVectors
 from regard.text.specials import BOS, EOS, SPECIALS
-from regard.training import word_processes, word_walk
-from regard.training.vectors import Cut, VectorSteps
-from regard.training.word_processes import Helper, Shelf
-from regard.training.word_walk import Walk, halves_are_alike
+from regard.training.word2vec import processes
+from regard.training.word2vec import walk as walking
+from regard.training.word2vec.processes import Helper, Shelf
+from regard.training.word2vec.steps import Cut, VectorSteps
+from regard.training.word2vec.walk import Walk, halves_are_alike
 
 WORDS = 600
 PATIENCE = 60  # seconds, after which something hangs
@@ -93,7 +94,7 @@ def test_two_processes_give_the_bits_of_one(method, loss, width, cut):
 
 
 def test_a_step_too_large_for_the_shelf_is_arranged_by_both(monkeypatch):
-    monkeypatch.setattr(word_processes, "SHELF", 0.01)  # of what a step takes
+    monkeypatch.setattr(processes, "SHELF", 0.01)  # of what a step takes
     steps, alone = made("cbow", cut=Cut(32, 16, 20))
     wanted = [steps.advance(alone, step) for step in range(len(steps))]
     steps, both = made("cbow", cut=Cut(32, 16, 20))
@@ -121,10 +122,10 @@ def test_a_walk_may_go_to_and_fro_between_one_and_two(monkeypatch, faster):
     """Whichever way seems faster, what is learnt is the same."""
     steps, alone = made(piece=1024)
     wanted = [steps.advance(alone, step) for step in range(len(steps))]
-    monkeypatch.setattr(word_walk, "FEW", 0)
-    monkeypatch.setattr(word_walk, "LEAST", 1)
-    monkeypatch.setattr(word_walk, "TRIAL", 3)
-    monkeypatch.setattr(word_walk, "LONG", 6)
+    monkeypatch.setattr(walking, "FEW", 0)
+    monkeypatch.setattr(walking, "LEAST", 1)
+    monkeypatch.setattr(walking, "TRIAL", 3)
+    monkeypatch.setattr(walking, "LONG", 6)
     ways = []
     walk_of = {Helper: Helper.walk, VectorSteps: VectorSteps.walk}
     steps, vectors = made(piece=1024)
@@ -154,19 +155,19 @@ def test_a_walk_may_go_to_and_fro_between_one_and_two(monkeypatch, faster):
 def test_short_texts_and_single_threads_start_no_process(monkeypatch):
     steps, vectors = made()
     assert Walk(steps, vectors, 0, len(steps), threads=2).helper is None
-    monkeypatch.setattr(word_walk, "FEW", 0)
-    monkeypatch.setattr(word_walk, "LEAST", 1)
+    monkeypatch.setattr(walking, "FEW", 0)
+    monkeypatch.setattr(walking, "LEAST", 1)
     assert Walk(steps, vectors, 0, len(steps), threads=1).helper is None
     with closing(Walk(steps, vectors, 0, len(steps), threads=2)) as walk:
         assert walk.helper is not None
 
 
 def test_no_process_helps_where_halves_would_give_other_bits(monkeypatch):
-    monkeypatch.setattr(word_walk, "FEW", 0)
-    monkeypatch.setattr(word_walk, "LEAST", 1)
+    monkeypatch.setattr(walking, "FEW", 0)
+    monkeypatch.setattr(walking, "LEAST", 1)
     steps, _ = made()
     assert halves_are_alike(steps, 0)
-    exactly = word_walk.pulled
+    exactly = walking.pulled
 
     def narrow(pull, hidden, rows, change):
         """As if a library had another order of sums for narrow matrices."""
@@ -175,7 +176,7 @@ def test_no_process_helps_where_halves_would_give_other_bits(monkeypatch):
             moved, change.new_ones(1)
         )
 
-    monkeypatch.setattr(word_walk, "pulled", narrow)
+    monkeypatch.setattr(walking, "pulled", narrow)
     assert not halves_are_alike(steps, 0)
     steps, vectors = made()
     assert Walk(steps, vectors, 0, len(steps), threads=2).helper is None
@@ -211,11 +212,11 @@ def test_a_helper_that_dies_is_told_in_a_sentence():
 def test_without_a_helper_one_process_does_it_all(monkeypatch, how):
     steps, alone = made()
     wanted = [steps.advance(alone, step) for step in range(len(steps))]
-    monkeypatch.setattr(word_walk, "FEW", 0)
-    monkeypatch.setattr(word_walk, "LEAST", 1)
-    monkeypatch.setattr(word_walk, "TRIAL", 3)
+    monkeypatch.setattr(walking, "FEW", 0)
+    monkeypatch.setattr(walking, "LEAST", 1)
+    monkeypatch.setattr(walking, "TRIAL", 3)
     if how == "it ends at once":
-        monkeypatch.setattr("regard.training.word_processes.SERVE", "raise SystemExit(3)")
+        monkeypatch.setattr("regard.training.word2vec.processes.SERVE", "raise SystemExit(3)")
     else:
 
         def full(*given, **more):

@@ -12,21 +12,21 @@ from torch import nn
 from torch.nn import functional as F
 
 from regard.data.batch import Batch, padded
-from regard.data.masking import IGNORE, corrupt
-from regard.data.order import turned_seed
-from regard.models.config import TransformerConfig
-from regard.models.presets import preset
-from regard.models.transformer import Transformer, build
+from regard.data.feeds.masking import IGNORE, corrupt
+from regard.data.feeds.order import turned_seed
+from regard.models.transformer.config import TransformerConfig
+from regard.models.transformer.model import Transformer, build
+from regard.models.transformer.presets import preset
+from regard.storage.event_log import Sink
 from regard.text.specials import BOS, EOS, PAD
+from regard.training.distributed.processes import ALONE
 from regard.training.job import Job
-from regard.training.log import Sink
 from regard.training.loop import Loop
 from regard.training.objectives import objective_for
-from regard.training.optimizers import roles
-from regard.training.precision import Precision
+from regard.training.optimization.optimizers import roles
+from regard.training.optimization.precision import Precision
+from regard.training.optimization.schedules import factor
 from regard.training.prefetch import Ready
-from regard.training.processes import ALONE
-from regard.training.schedules import factor
 from regard.training.settings import Form, Settings
 from regard.training.signals import Stop
 from regard.training.throughput import Peak

@@ -1,0 +1,250 @@
+"""A classifier of bags of words (M3, M25): which words a text has, and how often, gives its label.
+
+The bag is the relative frequency of each word, so order is lost. A linear layer over it is
+multinomial logistic regression, p(label) ∝ exp(w·bag + b); with hidden layers it is a multi-layer
+perceptron. In the protocol the text is a source and its label a target of one token: `encode` works
+the label's logits out, `forward` gives them at the first position and </s> at every later one, so
+that training, scoring and search treat it as any encoder–decoder.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from regard.errors import Problems, RegardError
+from regard.models.kernels.dropout import dropout
+from regard.models.kernels.linear import Linear
+from regard.models.masks import Mask
+from regard.models.protocol import Memory, State, chosen_rows, forgotten
+from regard.models.validation import checked_lengths
+
+SPECIALS = 5  # the first ids of every vocabulary: <pad> <s> </s> <unk> <mask>
+END = 2
+# The log-probability of what cannot be: nothing beside 1 in 32 bits, and yet a finite loss, for a
+# held-out label that the vocabulary lacks (<unk>) or with smoothing, which asks for all tokens.
+NEVER = -100.0
+LARGEST = {"vocabulary": 1 << 26, "source_vocabulary": 1 << 26, "layers": 1024, "width": 1 << 20}
+LEAST = {"vocabulary": SPECIALS + 1, "source_vocabulary": 0, "layers": 0, "width": 1}
+
+
+@dataclass(frozen=True)
+class BagConfig:
+    """Everything that tells one bag-of-words classifier from another."""
+
+    kind: ClassVar[Literal["encoder-decoder"]] = "encoder-decoder"
+    context: ClassVar[int] = 1 << 26  # a text may be as long as one likes
+
+    vocabulary: int = 50257  # labels, and the special tokens before them
+    source_vocabulary: int = 0  # words; 0: labels and words share one vocabulary
+    layers: int = 0  # hidden ones; 0: a linear classifier
+    width: int = 256  # of each hidden layer
+    dropout: float = 0.0  # of hidden layers
+
+    def __post_init__(self) -> None:
+        problems = Problems("model settings")
+        for name, most in LARGEST.items():
+            value, least = getattr(self, name), LEAST[name]
+            fits = isinstance(value, int) and not isinstance(value, bool)
+            fits = fits and least <= value <= most
+            problems.require(
+                fits, f"{name} must be a whole number from {least} to {most:,}, not {value!r}"
+            )
+        dropout = self.dropout
+        fine = isinstance(dropout, int | float) and not isinstance(dropout, bool)
+        fine = fine and 0 <= dropout < 1
+        problems.require(fine, f"dropout must be in [0, 1), not {dropout!r}")
+        if fine and dropout and self.layers == 0:
+            problems.add(f"dropout {dropout} needs a hidden layer; raise layers or leave it out")
+        problems.report()
+
+    def resolved(self) -> "BagConfig":
+        """Itself: nothing is left open."""
+        return self
+
+
+class Told:
+    """What a bag's label needs between steps: its logits, and how many tokens stand already."""
+
+    seen: Tensor | None = None  # it looks at all words alike
+
+    def __init__(self, rows: int) -> None:
+        self.counts = [0] * rows  # tokens of each row
+        self.undoable = [0] * rows  # those that came with the last call
+        self.labels: Tensor | None = None  # (rows, 1, vocabulary)
+        self.memory: Memory | None = None  # that it was begun with
+
+    @property
+    def rows(self) -> int:
+        return len(self.counts)
+
+    def take(self, new: Sequence[int]) -> None:
+        """Each row has so many tokens more."""
+        self.counts = [count + more for count, more in zip(self.counts, new, strict=True)]
+        self.undoable = list(new)
+
+    def reorder(self, rows: Tensor | Sequence[int]) -> None:
+        """Row i becomes what row `rows[i]` was; rows may repeat, and their number may change."""
+        wanted = chosen_rows(rows, self.rows)
+        self.counts = [self.counts[row] for row in wanted]
+        self.undoable = [self.undoable[row] for row in wanted]
+        if self.labels is not None:
+            self.labels = self.labels[torch.tensor(wanted, device=self.labels.device)]
+
+    def undo(self, counts: Sequence[int]) -> None:
+        """Row r forgets its last `counts[r]` tokens, of those that came with the last call."""
+        taken, there = forgotten(counts, self.undoable), self.undoable
+        self.counts = [count - less for count, less in zip(self.counts, taken, strict=True)]
+        self.undoable = [most - less for most, less in zip(there, taken, strict=True)]
+
+    def free(self) -> None:
+        """Give the memory back."""
+        self.counts, self.undoable, self.labels, self.memory = [], [], None, None
+
+
+class Bag(nn.Module):
+    """A linear classifier or a perceptron over the words of a source."""
+
+    def __init__(self, config: BagConfig) -> None:
+        super().__init__()
+        self.config = config
+        hidden = [config.width] * config.layers
+        first, *others = [*hidden, config.vocabulary]
+        # The first layer's weights, transposed: its product with a bag is a mean of some rows.
+        self.words = nn.Embedding(config.source_vocabulary or config.vocabulary, first)
+        self.bias = nn.Parameter(torch.zeros(first))
+        self.layers = nn.ModuleList(Linear(a, b) for a, b in zip(hidden, others, strict=True))
+        if not hidden:  # no symmetry to break, and no label has an advantage
+            nn.init.zeros_(self.words.weight)
+
+    @property
+    def device(self) -> torch.device:
+        """Where tokens must lie."""
+        return self.bias.device
+
+    def encode(
+        self,
+        source: Tensor,
+        lengths: Tensor | Sequence[int] | None = None,
+        mask: Mask | None = None,
+    ) -> Memory:
+        """Read a source (rows, positions): the label's logits are all there is to remember."""
+        if mask is not None:
+            raise RegardError("a bag of words has no mask; leave it out")
+        source = self._checked(source)
+        if not source.shape[1]:  # an empty bag, for which the kernel has no case
+            source = source.new_zeros(len(source), 1)
+        weights = bag_weights(source, lengths, self.words.weight.dtype)
+        x = F.embedding_bag(source, self.words.weight, per_sample_weights=weights, mode="sum")
+        x = x + self.bias  # (rows, width or vocabulary)
+        for layer in self.layers:
+            x = dropout(F.relu(x), self.config.dropout, self.training)
+            x = layer(x)
+        return Memory(_only_labels(x)[:, None])  # (rows, 1, vocabulary)
+
+    def forward(
+        self,
+        tokens: Tensor,
+        memory: Memory | None = None,
+        state: State | None = None,
+        *,
+        lengths: Tensor | Sequence[int] | None = None,
+        mask: Mask | None = None,
+        last: bool = False,
+    ) -> Tensor:
+        """tokens (rows, new) -> logits (rows, new, vocabulary); see `SequenceModel`."""
+        if mask is not None:
+            raise RegardError("a bag of words has no mask; leave it out")
+        rows, new = tokens.shape
+        held = self._mine(state, rows)
+        labels = self._labels(held, memory, rows)
+        before = torch.tensor([0] * rows if held is None else held.counts, device=tokens.device)
+        real = torch.full((rows,), new) if lengths is None else checked_lengths(lengths, rows, new)
+        if last:
+            places = (before + real.to(tokens.device) - 1)[:, None]  # (rows, 1)
+        else:
+            places = before[:, None] + torch.arange(new, device=tokens.device)  # (rows, new)
+        if held is not None:
+            held.take(real.tolist())
+            held.labels, held.memory = labels, held.memory or memory
+        ends = labels.new_full((self.config.vocabulary,), NEVER)
+        ends[END] = 0.0
+        return torch.where((places <= 0)[..., None], labels, ends)
+
+    def start(self, rows: int, room: int, *, watch: bool = False) -> State:
+        """An empty state; it needs the same little room for any length."""
+        if watch:
+            raise RegardError("a bag looks at all its words alike, so there is nothing to watch")
+        if rows < 1 or room < 1:
+            raise RegardError(f"a state needs rows and room, not {rows} rows × {room} tokens")
+        return Told(rows)
+
+    def _labels(self, held: Told | None, memory: Memory | None, rows: int) -> Tensor:
+        """The label's logits (rows, 1, vocabulary): what the state holds, or the memory."""
+        if held is not None and held.labels is not None:
+            if memory is not None and memory is not held.memory:
+                raise RegardError("the state was begun with another source; start a new one")
+            return held.labels
+        if memory is None:
+            raise RegardError("this model labels a source; give `memory=model.encode(source)`")
+        wanted = (rows, 1, self.config.vocabulary)
+        if memory.values.shape != wanted:
+            shape = tuple(memory.values.shape)
+            raise RegardError(
+                f"the source was read as {shape}, not {wanted}; read it with this model"
+            )
+        return memory.values
+
+    def _mine(self, state: State | None, rows: int) -> Told | None:
+        if state is None:
+            return None
+        if not isinstance(state, Told):
+            raise RegardError("the state is another model's; start one with this model")
+        if state.rows != rows:
+            raise RegardError(f"the state has {state.rows} rows, the tokens have {rows}")
+        return state
+
+    def _checked(self, source: Tensor) -> Tensor:
+        if source.dim() != 2 or source.dtype not in (torch.int64, torch.int32):
+            raise RegardError(
+                f"a source must be whole numbers (rows, positions), not {source.dtype} of shape "
+                f"{tuple(source.shape)}"
+            )
+        # On an accelerator the question would stop it at every step; data is checked when prepared.
+        if source.device.type == "cpu" and source.numel() and not torch.compiler.is_compiling():
+            low, high = (int(end) for end in source.aminmax())
+            if low < 0 or high >= self.words.num_embeddings:
+                raise RegardError(
+                    f"source id {low if low < 0 else high} is out of range; this model knows 0 to "
+                    f"{self.words.num_embeddings - 1}"
+                )
+        return source
+
+
+def bag_weights(
+    source: Tensor,
+    lengths: Tensor | Sequence[int] | None = None,
+    dtype: torch.dtype = torch.float32,
+) -> Tensor:
+    """What each token of a source (rows, positions) adds to its word's relative frequency.
+
+    Padding and special tokens add nothing; a source of nothing else is an empty bag, all 0.
+    """
+    real = source >= SPECIALS
+    if lengths is not None:
+        counts = checked_lengths(lengths, *source.shape).to(source.device)
+        real = real & (torch.arange(source.shape[1], device=source.device) < counts[:, None])
+    return real.to(dtype) / real.sum(1, keepdim=True).clamp(min=1)  # (rows, positions)
+
+
+def _only_labels(logits: Tensor) -> Tensor:
+    """Logits (rows, vocabulary) that leave nothing to special tokens.
+
+    No gradient comes from them: the constant is added to what all labels have together.
+    """
+    labels = logits[:, SPECIALS:]
+    never = labels.logsumexp(1, keepdim=True) + NEVER  # (rows, 1)
+    return torch.cat([never.expand(-1, SPECIALS), labels], dim=1)

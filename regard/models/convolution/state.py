@@ -1,0 +1,99 @@
+"""What a convolutional model remembers between steps: the last few inputs of each layer."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from regard.errors import RegardError
+from regard.models.convolution.config import ConvolutionConfig
+from regard.models.protocol import chosen_rows, forgotten
+from regard.models.transformer.cache import Reading
+
+
+class LastInputs:
+    """For `rows` sequences, of each layer as many inputs as its next output looks back at."""
+
+    def __init__(
+        self, config: ConvolutionConfig, held: Sequence[Tensor], *, watch: bool = False
+    ) -> None:
+        """`held` (rows, reach of the layer, width) for each layer, zeros where nothing was read."""
+        self.config, self.watch = config, watch
+        self.held = list(held)
+        self.reading: Reading | None = None  # the source's keys and values, once read
+        self.seen: Tensor | None = None  # see the protocol
+        self.lengths = [0] * len(held[0])  # tokens read by each row
+        self.undoable = [0] * len(held[0])  # those that came with the last call
+        self._joined: list[Tensor] = []  # what was held before the last call, and its inputs
+
+    @property
+    def rows(self) -> int:
+        return len(self.lengths)
+
+    @property
+    def bytes(self) -> int:
+        """What the held inputs occupy, all layers and rows, however long the text was."""
+        return sum(tensor.nbytes for tensor in self.held)
+
+    def take(self, joined: Sequence[Tensor], counts: Sequence[int]) -> None:
+        """Row r has read `counts[r]` tokens more; `joined` are (rows, reach + new, width)."""
+        self._joined = [tensor.detach() for tensor in joined]
+        self.lengths = [held + more for held, more in zip(self.lengths, counts, strict=True)]
+        self.undoable = list(counts)
+        self._cut()
+
+    def _cut(self) -> None:
+        """Of what is joined, hold what ends behind the tokens that each row has read."""
+        counts = self.undoable
+        for layer, joined in enumerate(self._joined):
+            reach = self.held[layer].shape[1]
+            if len(set(counts)) == 1:
+                self.held[layer] = joined[:, counts[0] : counts[0] + reach]
+                continue
+            starts = torch.tensor(counts, device=joined.device)[:, None]  # (rows, 1)
+            places = starts + torch.arange(reach, device=joined.device)  # (rows, reach)
+            index = places[..., None].expand(-1, -1, joined.shape[2])
+            self.held[layer] = joined.gather(1, index)
+
+    def reorder(self, rows: Tensor | Sequence[int]) -> None:
+        """Row i becomes what row `rows[i]` was; rows may repeat, and their number may change."""
+        wanted = chosen_rows(rows, self.rows)
+        if wanted == list(range(self.rows)):
+            return
+        index = torch.tensor(wanted, device=self.held[0].device)
+        self.held = [tensor[index] for tensor in self.held]
+        self._joined = [tensor[index] for tensor in self._joined]
+        self.lengths = [self.lengths[row] for row in wanted]
+        self.undoable = [self.undoable[row] for row in wanted]
+        self.seen = None
+        self.reading = self.reading and self.reading.reorder(wanted)
+
+    def undo(self, counts: Sequence[int]) -> None:
+        """Row r forgets its last `counts[r]` tokens, of those that came with the last call."""
+        taken = forgotten(counts, self.undoable)
+        if not any(taken):
+            return
+        self.lengths = [held - less for held, less in zip(self.lengths, taken, strict=True)]
+        self.undoable = [there - less for there, less in zip(self.undoable, taken, strict=True)]
+        self.seen = None
+        self._cut()
+
+    def free(self) -> None:
+        """Give the memory back; the state must not be used again."""
+        self.held, self._joined, self.lengths, self.undoable = [], [], [], []
+        self.reading, self.seen = None, None
+
+    def check(self, config: ConvolutionConfig, rows: int, like: Tensor) -> None:
+        """Refuse a state that does not fit a model of such weights, or its tokens."""
+        if not self.held or self.config != config:
+            raise RegardError(
+                "the state was freed or is another model's; start one with this model"
+            )
+        if self.rows != rows:
+            raise RegardError(f"the state has {self.rows} rows, the tokens have {rows}")
+        held = self.held[0]
+        if (held.dtype, held.device) != (like.dtype, like.device):
+            raise RegardError(
+                f"the state holds {held.dtype} on {held.device}, but the model is now {like.dtype} "
+                f"on {like.device}; start a new one"
+            )

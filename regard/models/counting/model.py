@@ -1,0 +1,241 @@
+"""An n-gram model in the protocol (M4): its state is the last few tokens, its logits are exact.
+
+Logits are log-probabilities over the whole vocabulary, so that search, sampling and scoring treat
+it as any other model. Whoever needs the given tokens' own probabilities only asks the `Table`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal, get_args
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from regard.errors import Problems, RegardError, nearest
+from regard.models.counting.estimate import Level, Smoothing, Table, smoothing, thresholds
+from regard.models.masks import Mask, whole_numbers
+from regard.models.protocol import Memory, State, chosen_rows, forgotten
+
+Name = Literal["kneser-ney", "add-k", "stupid-backoff", "maximum-likelihood"]
+SMOOTHINGS: tuple[Name, ...] = get_args(Name)
+LONGEST = 64  # tokens of an n-gram; beyond some 10 nearly every one was seen once
+
+
+@dataclass(frozen=True)
+class NGramConfig:
+    """Everything that tells one n-gram model from another."""
+
+    kind: ClassVar[Literal["decoder"]] = "decoder"
+    context: ClassVar[int] = 1 << 26  # a text may be as long as one likes
+
+    vocabulary: int = 50257
+    order: int = 5  # tokens of the longest n-grams; 1: a bag of words (M3)
+    smoothing: Name = "kneser-ney"  # how what was never seen gets its share
+    k: float = 1.0  # add-k: what is added to each count
+    prune: tuple[int, ...] = ()  # n-grams seen no more often are left out: for lengths 1, 2, …
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "prune", tuple(self.prune) if _listed(self.prune) else self.prune)
+        problems = Problems("model settings")
+        for name, most in (("vocabulary", 1 << 26), ("order", LONGEST)):
+            value = getattr(self, name)
+            fits = _whole(value) and 1 <= value <= most
+            problems.require(fits, f"{name} must be from 1 to {most:,}, not {value!r}")
+        word = self.smoothing
+        problems.require(
+            word in SMOOTHINGS, f"smoothing cannot be {word!r}; {nearest(str(word), SMOOTHINGS)}"
+        )
+        k = self.k
+        good = isinstance(k, int | float) and not isinstance(k, bool) and 0 < k <= 1e9
+        problems.require(good, f"k must be more than 0, not {k!r}")
+        problems.report()
+        thresholds(self.prune, self.order, self.rule)
+
+    @property
+    def rule(self) -> Smoothing:
+        """The smoothing itself."""
+        return smoothing(self.smoothing, self.k)
+
+    def resolved(self) -> "NGramConfig":
+        """Itself: nothing is left open."""
+        return self
+
+
+def _whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _listed(value: object) -> bool:
+    return isinstance(value, list | tuple)
+
+
+class LastTokens:
+    """What an n-gram remembers: as many tokens as its order needs, back to a beginning."""
+
+    seen: Tensor | None = None  # it reads no source
+
+    def __init__(self, rows: int, keep: int) -> None:
+        self.keep = keep
+        self.texts: list[list[int]] = [[] for _ in range(rows)]
+        self.undoable: list[list[int]] = [[] for _ in range(rows)]  # what came with the last call
+
+    @property
+    def rows(self) -> int:
+        return len(self.texts)
+
+    @property
+    def bytes(self) -> int:
+        """What the last tokens of all rows occupy as 64-bit numbers."""
+        return 8 * sum(len(text[-self.keep :]) for text in self.texts if self.keep)
+
+    def take(self, row: int, tokens: Sequence[int]) -> None:
+        """Row `row` has read these tokens, which are all kept until the next call."""
+        kept = self.texts[row][-self.keep :] if self.keep else []
+        self.texts[row] = [*kept, *tokens]
+        self.undoable[row] = list(tokens)
+
+    def reorder(self, rows: Tensor | Sequence[int]) -> None:
+        """Row i becomes what row `rows[i]` was; rows may repeat, and their number may change."""
+        wanted = chosen_rows(rows, self.rows)
+        self.texts = [list(self.texts[row]) for row in wanted]
+        self.undoable = [list(self.undoable[row]) for row in wanted]
+
+    def undo(self, counts: Sequence[int]) -> None:
+        """Row r forgets its last `counts[r]` tokens, of those that came with the last call."""
+        taken = forgotten(counts, [len(tokens) for tokens in self.undoable])
+        for row, count in enumerate(taken):
+            if count:
+                del self.texts[row][-count:], self.undoable[row][-count:]
+
+    def free(self) -> None:
+        """Give the memory back."""
+        self.texts, self.undoable = [], []
+
+
+class NGram(nn.Module):
+    """A `Table` as a sequence model; without one it has not counted anything yet."""
+
+    def __init__(self, config: NGramConfig, table: Table | None = None) -> None:
+        super().__init__()
+        self.config = config
+        self.counted = table
+        self.eval()
+
+    @classmethod
+    def of(cls, table: Table) -> "NGram":
+        """A table that was estimated or read, however that was."""
+        return cls(NGramConfig(table.vocabulary, table.order), table)
+
+    @property
+    def table(self) -> Table:
+        if self.counted is None:
+            raise RegardError("this n-gram model has not counted anything yet; train it first")
+        return self.counted
+
+    @property
+    def device(self) -> torch.device:
+        """Tables are searched where they are, in main memory."""
+        return torch.device("cpu")
+
+    def forward(
+        self,
+        tokens: Tensor,
+        memory: Memory | None = None,
+        state: State | None = None,
+        *,
+        lengths: Tensor | Sequence[int] | None = None,
+        mask: Mask | None = None,
+        last: bool = False,
+    ) -> Tensor:
+        """tokens (rows, new) -> log-probabilities (rows, new, vocabulary); see `SequenceModel`."""
+        if memory is not None or mask is not None:
+            raise RegardError("an n-gram reads no source and has no mask; leave them out")
+        if tokens.dim() != 2 or tokens.dtype not in (torch.int64, torch.int32):
+            raise RegardError(
+                f"tokens must be whole numbers (rows, new), not {tokens.dtype} of shape "
+                f"{tuple(tokens.shape)}"
+            )
+        rows, new = tokens.shape
+        real = [new] * rows if lengths is None else whole_numbers(lengths, "lengths").tolist()
+        if len(real) != rows or not all(0 <= count <= new for count in real):
+            raise RegardError(f"lengths must be {rows} numbers up to {new}, not {real}")
+        held = self._mine(state, rows)
+        given = tokens.tolist()
+        if any(not 0 <= token < self.table.vocabulary for row in given for token in row):
+            raise RegardError(f"token ids must be from 0 to {self.table.vocabulary - 1}")
+        wanted = 1 if last else new
+        logits = np.zeros((rows, wanted, self.table.vocabulary), np.float32)
+        for row, (text, count) in enumerate(zip(given, real, strict=True)):
+            before = [] if held is None else held.texts[row]
+            # A row that takes in nothing has no last token; its logits mean nothing and stay 0.
+            for place in range(max(count - 1, 0) if last else 0, count):
+                context = [*before, *text[: place + 1]]
+                logits[row, 0 if last else place] = self.table.following(context)
+            if held is not None:
+                held.take(row, text[:count])
+        return torch.from_numpy(logits).to(tokens.device)
+
+    def logprobs(self, rows: Sequence[Sequence[int]]) -> list[list[float]]:
+        """Of each token of rows that start with `begin`, which itself is left out."""
+        found, _ = self.table.logprobs(np.concatenate([np.asarray(row) for row in rows]))
+        ends = np.cumsum([len(row) for row in rows])
+        return [part[1:].tolist() for part in np.split(found, ends[:-1])]
+
+    def encode(
+        self,
+        source: Tensor,
+        lengths: Tensor | Sequence[int] | None = None,
+        mask: Mask | None = None,
+    ) -> Memory:
+        raise RegardError("an n-gram reads no source; give it tokens only")
+
+    def start(self, rows: int, room: int, *, watch: bool = False) -> State:
+        """An empty state; it needs the same little room for any length."""
+        if watch:
+            raise RegardError("an n-gram reads no source, so there is nothing to watch")
+        if rows < 1 or room < 1:
+            raise RegardError(f"a state needs rows and room, not {rows} rows × {room} tokens")
+        return LastTokens(rows, self.table.order - 1)
+
+    def _mine(self, state: State | None, rows: int) -> LastTokens | None:
+        if state is None:
+            return None
+        if not isinstance(state, LastTokens) or state.keep != self.table.order - 1:
+            raise RegardError("the state is another model's; start one with this model")
+        if state.rows != rows:
+            raise RegardError(f"the state has {state.rows} rows, the tokens have {rows}")
+        return state
+
+
+def tensors_of(table: Table) -> dict[str, Tensor]:
+    """A table's arrays by name, as a run keeps them; single tokens need no keys."""
+    found: dict[str, np.ndarray] = {}
+    for n, level in enumerate(table.levels, 1):
+        if n > 1:
+            found[f"{n}.keys"] = level.keys
+        found[f"{n}.logprobs"] = level.logprobs
+        if n < table.order:  # the longest are nobody's context
+            found[f"{n}.backoffs"] = level.backoffs
+    return {name: torch.from_numpy(values) for name, values in found.items()}
+
+
+def shapes_of(sizes: Sequence[int]) -> dict[str, tuple[int, ...]]:
+    """The shapes of such arrays, by how many n-grams of each length there are."""
+    found: dict[str, tuple[int, ...]] = {}
+    for n, size in enumerate(sizes, 1):
+        kinds = ("keys", "logprobs", "backoffs")[n == 1 : 2 if n == len(sizes) else 3]
+        found |= {f"{n}.{kind}": (size,) for kind in kinds}
+    return found
+
+
+def table_of(tensors: Mapping[str, Tensor], config: NGramConfig, begin: int) -> Table:
+    """The table of such arrays, which may be mapped from a file."""
+    levels = []
+    for n in range(1, config.order + 1):
+        keys = np.arange(config.vocabulary) if n == 1 else tensors[f"{n}.keys"].numpy()
+        last = n == config.order
+        backoffs = np.empty(0, np.float32) if last else tensors[f"{n}.backoffs"].numpy()
+        levels.append(Level(keys, tensors[f"{n}.logprobs"].numpy(), backoffs))
+    rule = config.rule
+    return Table(tuple(levels), config.vocabulary, begin, rule.normalised, rule.unseen)

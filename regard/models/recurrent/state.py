@@ -1,0 +1,204 @@
+"""What a recurrent model remembers between steps: a few vectors, whatever the length of a text."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from regard.errors import RegardError
+from regard.models.masks import Dense, Mask, Overlay, Span, fitting, lay
+from regard.models.protocol import Memory, chosen_rows, forgotten
+from regard.models.recurrent.cells import Held
+from regard.models.recurrent.config import RecurrentConfig
+from regard.models.transformer.cache import Reading
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """What a decoder sees of a source, for each of its rows."""
+
+    memory: Memory
+    whole: Tensor  # (rows, hidden)
+    keys: Tensor | None = None  # (rows, positions, any), made once; None without attention
+    values: Tensor | None = None  # (rows, positions, hidden)
+    mask: Mask | None = None
+    rows: tuple[int, ...] = ()  # which row of the memory each row reads
+
+    def overlay(self, queries: int) -> Overlay:
+        """The mask laid over the scores of so many queries a row."""
+        return lay(self.mask, self._span(queries))
+
+    @property
+    def bytes(self) -> int:
+        """What is kept of the source: all its places where a decoder looks at them, else one."""
+        looked_at = [part for part in (self.keys, self.values) if part is not None]
+        return sum(part.nbytes for part in (looked_at or [self.whole]))
+
+    def reorder(self, wanted: Sequence[int]) -> "Source":
+        """The given rows. Beams of one source that change places leave all as it is."""
+        rows = tuple(self.rows[row] for row in wanted)
+        if rows == self.rows:
+            return self
+        index = torch.tensor(wanted, device=self.whole.device)
+        keys = None if self.keys is None else self.keys[index]
+        values = None if self.values is None else self.values[index]
+        mask = self.mask
+        if mask is not None and values is not None:
+            span = self._span(1)
+            table = None if mask.hides_nothing(span) else fitting(mask, span)
+            mask = None if table is None else Dense(table.expand(span.rows, -1, -1)[index])
+        return Source(self.memory, self.whole[index], keys, values, mask, rows)
+
+    def _span(self, queries: int) -> Span:
+        assert self.values is not None
+        rows, positions = self.values.shape[:2]
+        return Span.of(rows, queries, positions, self.values.device)
+
+
+Sighted = Source | Reading  # with one look for all layers, or one for each
+
+
+@dataclass(frozen=True, eq=False)
+class Remembered:
+    """All that the next step needs of those before it."""
+
+    held: tuple[Held, ...] = ()  # of each layer; empty until a source starts it
+    fed: Tensor | None = None  # (rows, width): what attention gave, where steps read it
+
+    def chosen(self, index: Tensor) -> "Remembered":
+        """The given rows."""
+        held = tuple(tuple(part[index] for part in layer) for layer in self.held)
+        return Remembered(held, None if self.fed is None else self.fed[index])
+
+    def detached(self) -> "Remembered":
+        """The numbers alone: gradients end where a call began."""
+        held = tuple(tuple(part.detach() for part in layer) for layer in self.held)
+        return Remembered(held, None if self.fed is None else self.fed.detach())
+
+    def tensors(self) -> list[Tensor]:
+        found = [part for layer in self.held for part in layer]
+        return found if self.fed is None else [*found, self.fed]
+
+
+class HiddenState:
+    """The hidden vectors of `rows` sequences."""
+
+    def __init__(
+        self, config: RecurrentConfig, rows: int, remembered: Remembered, watch: bool = False
+    ) -> None:
+        self.config, self.rows, self.watch = config, rows, watch
+        self.remembered = remembered
+        self.source: Sighted | None = None
+        self.seen: Tensor | None = None  # see the protocol
+        self.freed = False
+        self._undoable = [0] * rows  # tokens of each row that came with the last call
+        self._again: Callable[[list[int]], Remembered] | None = None
+
+    def tensors(self) -> list[Tensor]:
+        """All that is remembered, each with rows first; of a text, no source."""
+        return self.remembered.tensors()
+
+    @property
+    def bytes(self) -> int:
+        """What the hidden vectors occupy, all layers and rows, however long the text was."""
+        return sum(tensor.nbytes for tensor in self.tensors())
+
+    def take(
+        self,
+        remembered: Remembered,
+        counts: Sequence[int],
+        again: Callable[[list[int]], Remembered],
+    ) -> None:
+        """Rows have read `counts` tokens more; `again` tells what fewer of them would have left."""
+        self.remembered, self._undoable, self._again = remembered, list(counts), again
+
+    def reorder(self, rows: Tensor | Sequence[int]) -> None:
+        """Row i becomes what row `rows[i]` was; rows may repeat, and their number may change."""
+        wanted = chosen_rows(rows, self.rows)
+        again, before = self._again, self._undoable
+        if wanted == list(range(self.rows)):
+            return
+        tensors = self.tensors()
+        if tensors:
+            index = torch.tensor(wanted, device=tensors[0].device)
+            self.remembered = self.remembered.chosen(index)
+            if again is not None:
+                self._again = _reordered(again, before, wanted, index)
+        self._undoable = [before[row] for row in wanted]
+        self.rows, self.seen = len(wanted), None
+        self.source = self.source and self.source.reorder(wanted)
+
+    def undo(self, counts: Sequence[int]) -> None:
+        """Row r forgets its last `counts[r]` tokens, of those that came with the last call.
+
+        Nothing can be taken out of a hidden vector: what remains of the call is computed again.
+        """
+        taken = forgotten(counts, self._undoable)
+        if not any(taken):
+            return
+        assert self._again is not None
+        left = [there - less for there, less in zip(self._undoable, taken, strict=True)]
+        self.remembered, self._undoable, self.seen = self._again(left), left, None
+
+    def free(self) -> None:
+        """Give the memory back; the state must not be used again."""
+        self.remembered, self.source, self.seen, self._again = Remembered(), None, None, None
+        self.freed, self.rows, self._undoable = True, 0, []
+
+    def check(self, config: RecurrentConfig, rows: int, mine: Tensor) -> None:
+        """Refuse a state that does not fit a model, of which `mine` is a weight, and its tokens."""
+        if self.freed or self.config != config:
+            raise RegardError(
+                "the state was freed or is another model's; start one with this model"
+            )
+        if self.rows != rows:
+            raise RegardError(f"the state has {self.rows} rows, the tokens have {rows}")
+        tensors = self.tensors()
+        held = tensors[0] if tensors else mine
+        if (held.dtype, held.device) != (mine.dtype, mine.device):
+            raise RegardError(
+                f"the state holds {held.dtype} on {held.device}, but the model is now {mine.dtype} "
+                f"on {mine.device}; start a new one"
+            )
+
+
+def _reordered(
+    again: Callable[[list[int]], Remembered],
+    before: Sequence[int],
+    wanted: Sequence[int],
+    index: Tensor,
+) -> Callable[[list[int]], Remembered]:
+    """How to compute less of a call for rows that have changed places since."""
+
+    def one_by_one(left: list[int]) -> Remembered:
+        # Rows that repeat may forget different counts: one pass for each count that occurs.
+        found: dict[int, Remembered] = {}
+        for count in set(left):
+            found[count] = again([min(count, most) for most in before]).chosen(index)
+        layers = tuple(
+            tuple(
+                torch.stack([found[count].held[i][j][row] for row, count in enumerate(left)])
+                for j in range(len(layer))
+            )
+            for i, layer in enumerate(found[left[0]].held)
+        )
+        fed = None
+        if found[left[0]].fed is not None:
+            fed = torch.stack([_fed(found[count])[row] for row, count in enumerate(left)])
+        return Remembered(layers, fed)
+
+    return one_by_one
+
+
+def _fed(remembered: Remembered) -> Tensor:
+    assert remembered.fed is not None
+    return remembered.fed
+
+
+def source_of(memory: Memory, whole: Tensor, keys: Tensor | None) -> Source:
+    """A source as its decoder first sees it, row by row."""
+    source = Source(memory, whole, rows=tuple(range(len(whole))))
+    if keys is None:
+        return source
+    return replace(source, keys=keys, values=memory.values, mask=memory.mask)

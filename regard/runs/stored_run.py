@@ -1,0 +1,347 @@
+"""A run's folder: settings, tokenizers and weights, written once and opened again.
+
+run.toml               the resolved settings and versions; as a recipe it repeats the run
+tokenizer.json         of the text, or of both sides of pairs, or of the target
+source_tokenizer.json  of the source, where the vocabularies are separate
+model.safetensors      the weights to use: averaged, best or last
+log.jsonl, checkpoints/
+"""
+
+import hashlib
+import json
+import os
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, fields, is_dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+import torch
+from torch import Tensor
+
+from regard.errors import Problems, RegardError
+from regard.families.registry import Config, Model, Writer, build
+from regard.models.construction import usable
+from regard.models.counting.model import NGram, NGramConfig, shapes_of, table_of
+from regard.models.counting.table_check import TableCheck
+from regard.models.transformer.config import TransformerConfig
+from regard.models.word_vectors.model import WordVectors
+from regard.runs import recipes
+from regard.runs.versions import versions
+from regard.storage import (
+    FLOATS,
+    TensorFolder,
+    check_finite,
+    make_folder,
+    no_room,
+    shown,
+    size,
+    sweep,
+    verified,
+    verify,
+    write_tensors,
+    write_together,
+)
+from regard.text.specials import BOS
+from regard.text.tokenizer import Tokenizer
+from regard.training.settings import ModelSettings, Settings
+
+RUN, WEIGHTS = "run.toml", "model.safetensors"
+NAMED = 8  # tensors that are missing or too many are named one by one
+TOKENIZER, SOURCE_TOKENIZER = "tokenizer.json", "source_tokenizer.json"
+
+
+@dataclass(frozen=True)
+class Run:
+    """A trained run in hand."""
+
+    folder: Path
+    settings: Settings
+    tokenizer: Tokenizer
+    source_tokenizer: Tokenizer  # the same one where the vocabulary is shared
+    module: Model
+
+    @property
+    def config(self) -> Config:
+        return self.module.config
+
+    @property
+    def writer(self) -> Writer:
+        """The model, if it answers the protocol."""
+        if isinstance(self.module, WordVectors):
+            raise RegardError(
+                f"{self.folder} holds word vectors, which neither write nor judge texts; "
+                "`regard words` looks at them"
+            )
+        return self.module
+
+
+def is_run(folder: Path) -> bool:
+    return (folder / RUN).is_file()
+
+
+def open_run(folder: Path, device: torch.device | str = "cpu") -> Run:
+    """A run's model, ready to use; nothing is believed before it was checked."""
+    if not is_run(folder):
+        what = "`regard train` makes one"
+        if (folder / "config.json").is_file():
+            what = "a Hugging Face folder takes token ids, from Python: regard.load(path)"
+        raise RegardError(f"{folder} is no run (it has no {RUN}); {what}")
+    if not os.path.lexists(folder / WEIGHTS):
+        raise RegardError(
+            f"{folder} has no {WEIGHTS}, which the end of training writes: train it to its end, or "
+            "put the file back if it had one (`regard runs` tells)"
+        )
+    settings = settings_of(folder)
+    tokenizer, source = _tokenizers(folder)
+    module = _filled(_config(folder, settings, tokenizer, source), folder, usable(device))
+    return Run(folder, settings, tokenizer, source, module.eval())
+
+
+def config_of(folder: Path) -> Config:
+    """The settings of a run's model, without its weights."""
+    return _config(folder, settings_of(folder), *_tokenizers(folder))
+
+
+def _config(folder: Path, settings: Settings, tokenizer: Tokenizer, source: Tokenizer) -> Config:
+    try:
+        return config_for(settings.model, tokenizer, source)
+    except RegardError as error:
+        raise RegardError(f"{folder / RUN}: {error}") from None
+
+
+def settings_of(folder: Path) -> Settings:
+    """A run's settings, which must be as they were written."""
+    known, tables = _noted(folder).get("settings"), recipes.tables(str(folder / RUN))
+    if not tables or (known is not None and known != _digest(tables)):
+        raise RegardError(
+            f"{folder / RUN} is not what was written when the run was trained; put it back, or use "
+            "it as a recipe to train another"
+        )
+    return recipes.load(str(folder / RUN))
+
+
+def _noted(folder: Path) -> Mapping[str, Any]:
+    """What a run was made with and from."""
+    found = recipes.beside(str(folder / RUN)).get("versions")
+    return found if isinstance(found, Mapping) else {}
+
+
+def _digest(tables: Mapping[str, Any]) -> str:
+    """Names all that a run.toml says but versions, and where the data lies: that may move."""
+    said = {**_unplaced(tables), "asked": _unplaced(tables.get("asked"))}
+    said.pop("versions", None)
+    text = json.dumps(said, sort_keys=True, default=str)  # TOML has dates
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def _unplaced(tables: Any) -> Any:
+    """Tables of settings without the names of files."""
+    data = tables.get("data") if isinstance(tables, Mapping) else None
+    if not isinstance(data, Mapping):
+        return tables
+    named = ("train", "valid")
+    return {**tables, "data": {key: data[key] for key in data if key not in named}}
+
+
+def check_data(folder: Path, digest: str) -> None:
+    """Refuse data that is not what a run was trained on: its held-out part would be another."""
+    known = _noted(folder).get("data")
+    if known and known != digest:
+        raise RegardError(
+            f"the data of {folder} has changed since it was trained, so what it held out is gone; "
+            "name some data to evaluate it on"
+        )
+
+
+def tokenizers_of(folder: Path) -> list[Tokenizer]:
+    """The tokenizers of a run: the target's, and the source's where it is another."""
+    target, source = _tokenizers(folder)
+    return [target] if source is target else [target, source]
+
+
+def _tokenizers(folder: Path) -> tuple[Tokenizer, Tokenizer]:
+    """The target's and the source's, which may be the same."""
+    noted = _noted(folder)
+    tokenizer = _tokenizer(folder / TOKENIZER, noted.get("tokenizer"))
+    known = noted.get("source_tokenizer")
+    if known is None and not os.path.lexists(folder / SOURCE_TOKENIZER):
+        return tokenizer, tokenizer
+    return tokenizer, _tokenizer(folder / SOURCE_TOKENIZER, known)
+
+
+def _tokenizer(path: Path, known: object) -> Tokenizer:
+    """A tokenizer, if it is the `known` one; runs from before they were noted do not say."""
+    tokenizer = Tokenizer.load(path)
+    if known is not None and known != tokenizer.fingerprint:
+        raise RegardError(
+            f"{path} is not the tokenizer that the run was trained with; put that one back"
+        )
+    return tokenizer
+
+
+def _filled(config: Config, folder: Path, device: torch.device) -> Model:
+    """The model with the weights of a folder, of which memory is taken when all of it fits."""
+    tensors = TensorFolder(folder)
+    if isinstance(config, NGramConfig):
+        return _opened(config, folder, tensors)
+    layers = 0
+    if isinstance(config, TransformerConfig):
+        layers = config.layers + config.resolved().encoder_layers
+    if layers > len(tensors):  # told before so many are made, even without memory for weights
+        raise RegardError(
+            f"{folder}: {RUN} has {layers} layers but {WEIGHTS} only {len(tensors)} tensors; one "
+            "of them is of another run"
+        )
+    module = build(config, "meta")
+    wanted = {name: tuple(weight.shape) for name, weight in module.named_parameters()}
+    _check_fit(wanted, tensors)
+    needed = 4 * sum(weight.numel() for weight in module.parameters())
+    if needed > (there := _memory(device)):
+        raise RegardError(
+            f"{folder}: its weights take {size(needed)} of memory and {device} has {size(there)}; "
+            "use another device or machine"
+        )
+    module.load_state_dict(dict(_weights(folder / WEIGHTS, device)), assign=True)
+    return module
+
+
+def _weights(path: Path, device: torch.device) -> Iterator[tuple[str, Tensor]]:
+    """A run's weights by name, all of which are numbers."""
+    for name, weight in verified(path):
+        kept = weight.to(device, torch.float32)
+        try:
+            check_finite(name, kept)
+        except ValueError as error:
+            raise RegardError(f"{path}: {error}; train it again, or put the file back") from None
+        yield name, kept
+
+
+def _opened(config: NGramConfig, folder: Path, tensors: TensorFolder) -> NGram:
+    """An n-gram model whose tables stay on disk and are read where they are looked up."""
+    sizes = _sizes(config, tensors)
+    _check_fit(shapes_of(sizes), tensors)
+    verify(folder / WEIGHTS, TableCheck(sizes, config.vocabulary))
+    return NGram(config, table_of(tensors, config, BOS))
+
+
+def _sizes(config: NGramConfig, tensors: TensorFolder) -> list[int]:
+    """How many n-grams of each length a table has."""
+    shapes = [tensors.shapes.get(f"{n}.logprobs", (0,)) for n in range(2, config.order + 1)]
+    return [config.vocabulary, *(shape[0] if len(shape) == 1 else 0 for shape in shapes)]
+
+
+def levels(folder: Path) -> list[str]:
+    """How many n-grams of each length a run has, in words."""
+    config = config_of(folder)
+    assert isinstance(config, NGramConfig)
+    sizes = _sizes(config, TensorFolder(folder))
+    return [f"{count:,} {n}-grams" for n, count in enumerate(sizes, 1)]
+
+
+def _check_fit(wanted: Mapping[str, tuple[int, ...]], tensors: TensorFolder) -> None:
+    """Say all that does not fit; if that is nearly everything, what it comes to."""
+    missing, strange = sorted(wanted.keys() - tensors.keys()), sorted(tensors.keys() - wanted)
+    if len(missing) + len(strange) > NAMED:
+        parts = [
+            f"{len(names)} tensors {what}, such as {shown(names[0])}"
+            for names, what in ((missing, "are missing"), (strange, "are not of this model"))
+            if names
+        ]
+        raise RegardError(
+            f"{tensors.folder}: its weights are of another model than {RUN} says: "
+            f"{', and '.join(parts)}; if an older Regard made it, train it anew"
+        )
+    problems = Problems(str(tensors.folder))
+    for name in sorted(wanted.keys() ^ tensors.keys()):
+        what = "missing" if name in wanted else "not of this model"
+        problems.add(f"tensor {shown(name)} is {what}")
+    for name in sorted(wanted.keys() & tensors.keys()):
+        shape, kind = tensors.shapes[name], tensors.kinds[name]
+        fits = shape == wanted[name]
+        problems.require(fits, f"tensor {name} has shape {shape}, not {wanted[name]}")
+        if name.endswith((".keys", ".logprobs", ".backoffs")):  # of a table
+            given = "I64" if name.endswith(".keys") else "F32"
+            problems.require(kind == given, f"tensor {name} holds {kind}, not {given}")
+        else:
+            problems.require(kind in FLOATS, f"tensor {name} holds {kind}, not floating point")
+    problems.report()
+
+
+def _memory(device: torch.device) -> int:
+    """All bytes that a device has."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_properties(device).total_memory
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def config_for(model: ModelSettings, tokenizer: Tokenizer, source: Tokenizer) -> Config:
+    """The model's settings with the vocabularies that the tokenizers have."""
+    separate = 0 if source is tokenizer else len(source)
+    return model.config(vocabulary=len(tokenizer), source_vocabulary=separate)
+
+
+def spelled_out(model: ModelSettings, config: Config) -> ModelSettings:
+    """Every setting of a model by name, so that a run does not depend on what presets become."""
+    values = {
+        f.name: getattr(config, f.name)
+        for f in fields(config)
+        if f.name not in ("vocabulary", "source_vocabulary")
+    }
+    if isinstance(config, TransformerConfig):
+        scaling = config.rotary_scaling
+        values["rotary_scaling"] = False if scaling is None else asdict(scaling)
+    return ModelSettings(model.preset, values)
+
+
+def write_run(
+    folder: Path,
+    settings: Settings,
+    config: Config,
+    tokenizers: list[Tokenizer],
+    digest: str = "",
+    asked: Mapping[str, Mapping[str, Any]] | None = None,
+) -> None:
+    """Begin a run's folder: settings and tokenizers (the target's, then a separate source's).
+
+    `digest` names the data, so that what was held out can be told from what has changed since;
+    `asked` are the tables of what was given before all was decided.
+    """
+    settings = replace(settings, model=spelled_out(settings.model, config))
+    by_file = dict(zip((TOKENIZER, SOURCE_TOKENIZER), tokenizers, strict=False))
+    tables = {**settings.tables(), **({} if asked is None else {"asked": _plain(asked)})}
+    written = tomllib.loads(tomli_w.dumps(tables))  # lists for tuples
+    noted = {**versions(), "data": digest, "settings": _digest(written)}
+    noted |= {name.removesuffix(".json"): known.fingerprint for name, known in by_file.items()}
+    texts = {folder / RUN: tomli_w.dumps({"versions": noted, **tables})}
+    texts |= {folder / name: known.spelled() for name, known in by_file.items()}
+    try:
+        make_folder(folder)
+        sweep(folder)
+        write_together(texts)
+    except OSError as error:
+        reason = no_room(error, folder, sum(map(len, texts.values())))
+        raise RegardError(f"cannot write the run to {folder}: {reason}") from None
+    except UnicodeEncodeError as error:  # a file may have a name that is no UTF-8
+        raise RegardError(f"cannot write the run to {folder}: {error}") from None
+
+
+def _plain(value: Any) -> Any:
+    """A setting as TOML has it: it knows no None, which false stands for."""
+    if isinstance(value, Mapping):
+        return {key: _plain(inner) for key, inner in value.items()}
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
+    return False if value is None else value
+
+
+def write_weights(folder: Path, weights: Mapping[str, Tensor]) -> None:
+    """The weights, by name, that `generate`, `evaluate` and the rest will use."""
+    try:
+        sweep(folder)
+        write_tensors(weights, folder, shard_bytes=1 << 62)
+    except OSError as error:
+        needed = sum(weight.nbytes for weight in weights.values())
+        reason = no_room(error, folder, needed)
+        raise RegardError(f"cannot write the weights to {folder}: {reason}") from None

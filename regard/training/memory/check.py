@@ -1,0 +1,71 @@
+"""Whether there is memory for a model, told before any of it is taken."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from regard.errors import RegardError
+from regard.families.registry import Config, build
+from regard.training.memory.micro_batch import free_memory
+from regard.training.optimization.precision import Precision
+from regard.training.settings import Settings
+
+# What the allocators of torch and of the libraries below it say. Where another process has taken a
+# whole GPU, not even CUDA itself can begin.
+FULL = (
+    "DefaultCPUAllocator",
+    "CUDA error: out of memory",
+    "_ALLOC_FAILED",
+    "CUBLAS_STATUS_NOT_INIT",
+)
+MOMENTS = {"adamw": 2, "muon": 1, "sgd": 0}  # numbers remembered of each weight, at least
+
+
+def unfit(config: Config, settings: Settings, device: torch.device, precision: Precision) -> str:
+    """Why a model cannot be trained here; nothing if it may be. Activations are not counted."""
+    parameters = sum(weight.numel() for weight in build(config, "meta").parameters())
+    each, free = bytes_of_each(settings, precision), free_bytes(device)
+    needed = parameters * each
+    if needed <= free:
+        return ""
+    return (
+        f"{settings.model.preset} has {parameters:,} parameters and needs {needed / 1e9:,.3g} GB "
+        f"for weights, gradients and moments, but {device} has {free / 1e9:,.3g} GB free; "
+        f"choose a model of at most {free // each:,} parameters"
+    )
+
+
+def bytes_of_each(settings: Settings, precision: Precision) -> int:
+    """Bytes that a parameter takes in training: itself, its gradient, its moments, its mean."""
+    training = settings.training
+    if training.distribution == "fsdp":  # all but the weights is shared out from the start
+        return 4
+    masters = 4 if precision == "bf16-weights" else 0  # two of 2 bytes, and two of 4
+    return 8 + masters + 4 * MOMENTS[settings.optimizer.kind] + 4 * bool(training.ema)
+
+
+def free_bytes(device: torch.device) -> int:
+    """Bytes that can still be had there."""
+    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else free_memory()
+
+
+def is_full(error: Exception) -> bool:
+    """Whether an error says that memory has run out, of this process or of a device."""
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(sign in str(error) for sign in FULL)
+
+
+@contextmanager
+def enough(device: torch.device) -> Iterator[None]:
+    """Say in one sentence that memory has run out."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if not is_full(error):
+            raise
+        raise RegardError(
+            f"the memory of {device} is full; lower training.rows or training.context, set "
+            "training.recompute=true, or choose a smaller model"
+        ) from None
