@@ -19,17 +19,17 @@ from matplotlib.figure import Figure
 from measure import machine
 from torch.utils.flop_counter import FlopCounterMode
 
-from regard.decoding.decode_batch import Writing
+from regard.decoding.decode_batch import DecodeBatch
 from regard.decoding.settings import Sampling
 from regard.models.transformer.model import Transformer, build
 
 PLACES = 9  # prefixes that are measured
 
 
-def written(module: Transformer, prompt: list[int], device: str) -> Writing:
+def written(module: Transformer, prompt: list[int], device: str) -> DecodeBatch:
     """A row at its prompt's end, with all of the context for room."""
     asked = [Sampling(limit=module.config.context, temperature=0.0, banned=(2,))]
-    return Writing.begin(module, [prompt], asked, context=module.config.context, device=device)
+    return DecodeBatch.begin(module, [prompt], asked, context=module.config.context, device=device)
 
 
 @torch.inference_mode()
@@ -42,7 +42,7 @@ def cached(module: Transformer, size: int, device: str, rounds: int) -> tuple[fl
     times = []
     for _ in range(rounds):
         times.append(seconds(writing.step))
-        writing.prefix.state.undo([1])  # so that each round stands at the same place
+        writing.prefix.state.rollback([1])  # so that each round stands at the same place
         writing.rows[0].written -= 1
     return median(times), counter.get_total_flops()
 

@@ -22,7 +22,7 @@ from measure import machine
 from torch import nn
 from torch.nn import functional as F
 
-from regard.decoding.decode_batch import Writing
+from regard.decoding.decode_batch import DecodeBatch
 from regard.decoding.settings import Sampling
 from regard.models.kernels import int8
 from regard.models.kernels.int8 import Int8Linear, quantise
@@ -75,7 +75,9 @@ def step(module: nn.Module, rows: int) -> float:
     """Milliseconds of a step of so many rows behind a short prompt."""
     asked = [Sampling(limit=PROMPT + STEPS, temperature=0.0, banned=(2,))] * rows
     context = module.config.context  # type: ignore[union-attr]
-    writing = Writing.begin(module, [[5] * PROMPT] * rows, asked, context=context, device="cuda")  # type: ignore[arg-type]
+    writing = DecodeBatch.begin(
+        module, [[5] * PROMPT] * rows, asked, context=context, device="cuda"
+    )  # type: ignore[arg-type]
     for _ in range(3):
         writing.step()
     found = []

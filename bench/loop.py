@@ -20,7 +20,7 @@ from rich.console import Console
 from transformer import autocast_step
 
 from regard.commands.train import train
-from regard.data.progress import Stages
+from regard.data.progress import Progress
 from regard.models.transformer.model import build
 from regard.runs import recipes
 from regard.runs.plan import Plan, plan
@@ -32,7 +32,7 @@ def bare_rate(made: Plan, steps: int) -> float:
     """Tokens per second of the step alone, on the loop's own first batch."""
     torch.manual_seed(0)
     module = build(made.config, made.device)
-    batch = made.feed.step(0).parts(made.settings.training.rows)[0].to(made.device)
+    batch = made.feed.step(0).parts(made.settings.training.micro_batch_size)[0].to(made.device)
     step = autocast_step(
         module, lambda tokens, targets: loss(module(tokens), targets) / batch.valid
     )
@@ -86,7 +86,7 @@ def main() -> None:
     settings = recipes.override(
         recipes.load("gpt2-124m"),
         [
-            f"training.rows={asked.rows}",
+            f"training.micro_batch_size={asked.rows}",
             f"training.tokens_per_step={asked.rows * 1024}",
             f"training.steps={asked.steps}",
             f"training.checkpoint_every={asked.checkpoint_every}",
@@ -97,7 +97,7 @@ def main() -> None:
     )
     settings = replace(settings, data=replace(settings.data, train=tuple(asked.text)))
     begin = time.perf_counter()
-    made = plan(settings, Stages(Console()))
+    made = plan(settings, Progress(Console()))
     print(f"prepared in {time.perf_counter() - begin:.1f} s: {dict(made.data)}")
     before = bare_rate(made, 60)
     with tempfile.TemporaryDirectory() as folder:

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regard.commands.train import train
-from regard.data.progress import Stages
+from regard.data.progress import Progress
 from regard.runs import recipes
 from regard.runs.plan import Plan, plan
 from regard.storage.event_log import read
@@ -107,7 +107,7 @@ def main() -> None:
     wanted += ["training.sample_every=-1", f"training.log_every={max(1, every // 20)}", *asked.set]
     settings = recipes.override(recipes.load("wikitext2-lstm"), wanted)
     settings = replace(settings, data=replace(settings.data, train=(asked.text,)))
-    made = plan(settings, Stages(Console()))
+    made = plan(settings, Progress(Console()))
     print(f"\n{dict(made.data)}  [{machine()}]")
     for _ in range(asked.rounds):
         plain, mixed = (bare_rate(made, asked.steps // 2, mixed) for mixed in (False, True))

@@ -31,7 +31,7 @@ def command(arguments: argparse.Namespace, out: Path) -> list[str]:
         f"training.validate_every={arguments.steps}",
         "training.sample_every=-1",
         "training.log_every=1",
-        f"training.rows={arguments.rows}",
+        f"training.micro_batch_size={arguments.rows}",
         f"training.tokens_per_step={arguments.rows * 1024}",
         *arguments.set,
     ]

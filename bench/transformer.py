@@ -99,7 +99,7 @@ def ours(config: regard.TransformerConfig, half: bool) -> Step:
     if not half:
         return autocast_step(module, loss)
     weights = Weights(module, "bf16-weights")
-    optimizers = Optimizers(module, weights.masters, OptimizerSettings(peak=6e-4))
+    optimizers = Optimizers(module, weights.masters, OptimizerSettings(learning_rate=6e-4))
     compiled = torch.compile(loss)
 
     def step(tokens: Tensor, targets: Tensor) -> Tensor:

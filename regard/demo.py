@@ -13,7 +13,7 @@ from rich.text import Text
 
 from regard.commands.printing import fail, output
 from regard.commands.train import describe, train
-from regard.data.progress import Stages
+from regard.data.progress import Progress
 from regard.decoding.decode_batch import continued
 from regard.decoding.settings import Sampling
 from regard.errors import RegardError
@@ -50,7 +50,7 @@ def run(console: Console, changes: tuple[str, ...], folder: Path) -> None:
     console.print(
         "A small Transformer learns Python from the standard library's own source.\n", style="bold"
     )
-    made = plan(recipes.override(recipes.load(RECIPE), changes), Stages(console))
+    made = plan(recipes.override(recipes.load(RECIPE), changes), Progress(console))
     lock.check_free(folder)
     if is_ours(folder):  # an earlier demo's
         clear(followed(folder))

@@ -17,9 +17,9 @@ from regard.decoding.embedding import Pool, embedded
 from regard.decoding.gaps import Filling, filled
 from regard.decoding.scoring import Score, scored
 from regard.decoding.search.ensemble import together
-from regard.decoding.settings import TARGET, TEXT, Beam, Sampling, Signs, require_whole
-from regard.decoding.streams import Continuation, Written, continue_all, search_all
-from regard.decoding.text_model import Given, Speaker
+from regard.decoding.settings import TARGET, TEXT, Beam, Sampling, SpecialTokens, require_whole
+from regard.decoding.streams import Completion, Stream, continue_all, search_all
+from regard.decoding.text_model import Given, TextModel
 from regard.decoding.translation import Translation, least_risky, translated
 from regard.errors import Problems, RegardError
 from regard.families import registry
@@ -59,14 +59,18 @@ class Model:
         return self.module.config
 
     @cached_property
-    def speaker(self) -> Speaker:
+    def speaker(self) -> TextModel:
         """The model as searches know it."""
         if isinstance(self.module, WordVectors):
             raise RegardError(
                 "word vectors neither write nor judge texts; `regard words` looks at them"
             )
-        signs = _signs(self.extra, self.config) if self.tokenizer is None else signs_of(self.config)
-        return Speaker(self.module, signs, self.tokenizer, self.source_tokenizer)
+        signs = (
+            _signs(self.extra, self.config)
+            if self.tokenizer is None
+            else special_tokens_of(self.config)
+        )
+        return TextModel(self.module, signs, self.tokenizer, self.source_tokenizer)
 
     def generate(
         self,
@@ -85,7 +89,7 @@ class Model:
         stop: Iterable[str] = (),
         beam: Beam | int = 0,
         draft: "Model | None" = None,
-    ) -> list[Written]:
+    ) -> list[Completion]:
         """Continue a prompt (text or token ids), or several texts; `n` times each, side by side.
 
         An encoder–decoder takes them as sources. Settings are those of `decoding.Sampling`; the
@@ -152,7 +156,7 @@ class Model:
         stop: Iterable[str] = (),
         draft: "Model | None" = None,
         ahead: int = 4,
-    ) -> Continuation:
+    ) -> Stream:
         """The same as it is written: iterate for `Piece`s; settings for all, or for each prompt."""
         if not isinstance(draft, Model | None):
             raise RegardError("a draft is a model; load it first: `draft=regard.load(path)`")
@@ -256,16 +260,16 @@ def _several(given: Any) -> list[Given]:
     return [several] if ids else several
 
 
-def signs_of(config: Config) -> Signs:
+def special_tokens_of(config: Config) -> SpecialTokens:
     """What the first ids mean to a model that was trained here."""
     return TARGET if registry.reads(config) else TEXT
 
 
-def _signs(extra: Mapping[str, Any], config: Config) -> Signs:
+def _signs(extra: Mapping[str, Any], config: Config) -> SpecialTokens:
     """What a config.json says of its vocabulary; a plain module has the signs of a run."""
     ends = extra.get("eos_token_id")
     if ends is None:
-        return signs_of(config)
+        return special_tokens_of(config)
     both = config.kind == "encoder-decoder"
     starts = "decoder_start_token_id" if both else "bos_token_id"
     several = tuple(ends) if isinstance(ends, list) else (ends,)
@@ -281,10 +285,10 @@ def _signs(extra: Mapping[str, Any], config: Config) -> Signs:
     problems.require(bool(several), "eos_token_id must not be an empty list")
     problems.report()
     never = tuple(one for one in pads if one not in several)
-    return Signs(several[0] if begin is None else begin, several, never)
+    return SpecialTokens(several[0] if begin is None else begin, several, never)
 
 
-def speaker_of(run: Run) -> Speaker:
+def text_model_of(run: Run) -> TextModel:
     """A run as searches know it."""
     return _of_run(run).speaker
 

@@ -19,7 +19,7 @@ from regard.commands.printing import note, note_unknown, put
 from regard.data.builtin import tasks
 from regard.data.readers.pairs import Pair, read_pairs
 from regard.decoding.settings import Beam
-from regard.decoding.text_model import Speaker
+from regard.decoding.text_model import TextModel
 from regard.decoding.translation import translated
 from regard.errors import Problems, RegardError
 from regard.inspection.alignment import (
@@ -34,12 +34,12 @@ from regard.inspection.alignment import (
 )
 from regard.inspection.drawing import KINDS
 from regard.inspection.heatmap import heat_text, heatmap
-from regard.loading import speaker_of
+from regard.loading import text_model_of
 from regard.metrics.alignment_errors import Gold, Tally, compare, gold_of, read_gold
 from regard.runs.plan import device_for
 from regard.runs.stored_run import is_run, open_run, settings_of
 from regard.terminal import literal
-from regard.text.invalid_utf8 import mended
+from regard.text.invalid_utf8 import replace_invalid_utf8
 
 PICTURE = "alignment.png"
 EXAMPLES = 1000  # of a task
@@ -107,7 +107,7 @@ class Align:
 
     def run(self, console: Console) -> None:
         self._check()
-        speaker = speaker_of(open_run(Path(self.path), device_for(self.device)))
+        speaker = text_model_of(open_run(Path(self.path), device_for(self.device)))
         check_watchable(speaker)
         if not self._task and not self.pairs:
             self._note_task()
@@ -186,8 +186,8 @@ class Align:
 
     # One pair
 
-    def _show(self, speaker: Speaker, by: By, console: Console) -> None:
-        source, *given = (mended(text).strip() for text in self.texts)
+    def _show(self, speaker: TextModel, by: By, console: Console) -> None:
+        source, *given = (replace_invalid_utf8(text).strip() for text in self.texts)
         target = given[0] if given else _translation(speaker, source)
         seen = watched_pair(speaker, Pair(source, target), by)
         for name, side in (("source", seen.source), ("target", seen.target)):
@@ -215,7 +215,10 @@ class Align:
         if self._task:
             examples = list(tasks.pairs(self._task, EXAMPLES, 0, "test"))
             return [Pair(e.source, e.target) for e in examples], [gold_of(e) for e in examples]
-        pairs = [Pair(*(mended(t).strip() for t in pair)) for pair in read_pairs(self.pairs)]
+        pairs = [
+            Pair(*(replace_invalid_utf8(t).strip() for t in pair))
+            for pair in read_pairs(self.pairs)
+        ]
         if not pairs:
             raise RegardError(f"there are no pairs in {' and '.join(self.pairs)}")
         if not self.gold:
@@ -224,7 +227,7 @@ class Align:
         sizes = [(len(unit_spans(s, by)), len(unit_spans(t, by))) for s, t in pairs]
         return pairs, read_gold(self.gold, sizes, one_based=self.one_based)
 
-    def _print_links(self, speaker: Speaker, pairs: Sequence[Pair], by: By) -> None:
+    def _print_links(self, speaker: TextModel, pairs: Sequence[Pair], by: By) -> None:
         """A line for each pair; what cannot be read has an empty one."""
         for number, found in enumerate(_told(watched(speaker, pairs, by), len(pairs)), 1):
             aligned = None if found is None else found.by(self._heads)
@@ -236,7 +239,7 @@ class Align:
 
     def _judge(
         self,
-        speaker: Speaker,
+        speaker: TextModel,
         pairs: Sequence[Pair],
         gold: Sequence[Gold],
         by: By,
@@ -270,7 +273,7 @@ class Align:
         console.print(Text(rule, "dim"), soft_wrap=True)
 
 
-def _translation(speaker: Speaker, source: str) -> str:
+def _translation(speaker: TextModel, source: str) -> str:
     ((best, *_),) = translated(speaker, [source], BEAM)
     if not best.text.strip():
         raise RegardError("the source was translated to nothing; give a target too")

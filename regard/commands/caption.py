@@ -17,11 +17,11 @@ from regard.data.readers.files import expanded
 from regard.data.readers.images import Pixels, read_image
 from regard.decoding.captions import Caption, captioned
 from regard.decoding.settings import Beam
-from regard.decoding.text_model import Speaker
+from regard.decoding.text_model import TextModel
 from regard.errors import Problems, RegardError
 from regard.inspection.caption_pictures import draw_caption, words_seen
 from regard.inspection.drawing import KINDS
-from regard.loading import speaker_of
+from regard.loading import text_model_of
 from regard.models.captioner.config import CaptionConfig
 from regard.runs.plan import device_for
 from regard.runs.stored_run import open_run
@@ -76,7 +76,7 @@ class CaptionPictures:
         )
         paths = self._paths()
         run = open_run(Path(self.path), device_for(self.device))
-        speaker = speaker_of(run)
+        speaker = text_model_of(run)
         speaker.require("captioner", who=self.path, what="describe pictures")
         assert isinstance(run.config, CaptionConfig)
         size, drawn = run.config.picture, self._drawings(paths)
@@ -143,7 +143,7 @@ class CaptionPictures:
         return drawn
 
     def _described(
-        self, speaker: Speaker, paths: list[Path], size: int, beam: Beam
+        self, speaker: TextModel, paths: list[Path], size: int, beam: Beam
     ) -> Iterator[tuple[Path, Pixels, list[Caption]]]:
         """Each picture that can be read, in order, with its best captions."""
         failed = []
@@ -172,7 +172,7 @@ def _is_picture(path: Path) -> bool:
 
 
 def _facts(
-    path: Path, best: list[Caption], config: CaptionConfig, speaker: Speaker
+    path: Path, best: list[Caption], config: CaptionConfig, speaker: TextModel
 ) -> dict[str, Any]:
     """A picture's captions as JSON tells them; attention is row by row of the grid."""
     assert speaker.tokenizer is not None

@@ -12,13 +12,13 @@ from rich.console import Console
 from regard.commands.printing import note, put
 from regard.commands.texts import check_texts, given_texts, one_line
 from regard.decoding.sampling import check_numbers
-from regard.decoding.text_model import Speaker
+from regard.decoding.text_model import TextModel
 from regard.errors import RegardError
-from regard.loading import speaker_of
+from regard.loading import text_model_of
 from regard.models.bag.model import Bag
 from regard.runs.plan import device_for
 from regard.runs.stored_run import open_run
-from regard.text.invalid_utf8 import mended
+from regard.text.invalid_utf8 import replace_invalid_utf8
 from regard.text.specials import SPECIALS
 
 ROWS = 256  # texts that are read at once
@@ -59,7 +59,7 @@ class Classify:
                 f"{self.path} does not label texts; `regard train --pairs FILE --model bag-linear` "
                 "makes a run that does"
             )
-        speaks, texts = speaker_of(run), given_texts(self.texts, self.file)
+        speaks, texts = text_model_of(run), given_texts(self.texts, self.file)
         strange = 0
         for first in range(0, len(texts), ROWS):
             some = texts[first : first + ROWS]
@@ -71,7 +71,7 @@ class Classify:
             note(f"{strange:,} of {len(texts):,} texts have no word that this run knows")
 
     def _print(self, text: str, found: list[tuple[str, float]]) -> None:
-        shown = mended(text)
+        shown = replace_invalid_utf8(text)
         if self.json:
             labels = [{"label": label, "probability": share} for label, share in found]
             put(json.dumps({"text": shown, "labels": labels}, allow_nan=False) + "\n")
@@ -80,7 +80,7 @@ class Classify:
             put(f"{label}\t{share:.4f}\t{one_line(shown)}\n")
 
 
-def labelled(speaks: Speaker, rows: list[list[int]]) -> list[list[tuple[str, float]]]:
+def labelled(speaks: TextModel, rows: list[list[int]]) -> list[list[tuple[str, float]]]:
     """For each text's ids all labels with their probabilities, the most probable first."""
     assert speaks.tokenizer is not None
     logits = speaks.encode(rows).values[:, 0, len(SPECIALS) :]  # (texts, labels)

@@ -155,7 +155,7 @@ class Cost:
         if isinstance(config, NGramConfig):
             return self._ngram(asked), 1
         found = report(config, asked)
-        left_open = self.train and not self.batch and not job.training.rows
+        left_open = self.train and not self.batch and not job.training.micro_batch_size
         if left_open and not found.fits and found.rows_that_fit:  # training would choose so too
             some = even(found.rows_that_fit, rows)
             parts = -(-rows // some)

@@ -50,7 +50,7 @@ class PricedJob:
     @property
     def optimizer(self) -> OptimizerSettings | None:
         chosen = self.settings.optimizer if self.settings else None
-        return replace(chosen, peak=chosen.peak or RATE) if chosen else None
+        return replace(chosen, learning_rate=chosen.learning_rate or RATE) if chosen else None
 
     @property
     def criterion(self) -> Criterion:
@@ -68,7 +68,7 @@ class PricedJob:
         """Rows of a step that are computed at once, and how often; of pairs as if all were long."""
         counts = self.settings is not None and self.settings.data.form != "images"
         step = self.training.tokens_per_step // tokens if counts else 0
-        rows = self.training.rows or max(1, step)
+        rows = self.training.micro_batch_size or max(1, step)
         return (min(rows, step), -(-step // rows)) if step else (rows, 1)
 
     @property

@@ -17,11 +17,11 @@ from regard.commands.printing import note_unknown, put
 from regard.commands.texts import check_texts, given_texts
 from regard.decoding.embedding import Pool, embedded, ids_of
 from regard.errors import RegardError
-from regard.loading import speaker_of
+from regard.loading import text_model_of
 from regard.runs.plan import device_for
 from regard.runs.stored_run import open_run
 from regard.storage import no_room, replacing
-from regard.text.invalid_utf8 import mended
+from regard.text.invalid_utf8 import replace_invalid_utf8
 
 SUFFIXES = (".npy", ".jsonl", ".tsv")
 Vectors = NDArray[np.float32]  # (texts, width)
@@ -66,7 +66,7 @@ class Embed:
         check_texts(self.texts, self.file)
         if self.out:
             _check_out(Path(self.out), self.file or STREAM)
-        speaks = speaker_of(open_run(Path(self.path), device_for(self.device)))
+        speaks = text_model_of(open_run(Path(self.path), device_for(self.device)))
         texts = given_texts(self.texts, self.file)
         read = [ids_of(speaks, text) for text in texts]
         vectors = embedded(speaks, read, pool=self.pool).numpy()
@@ -107,7 +107,10 @@ def write(path: Path, texts: Sequence[str], vectors: Vectors) -> None:
 def _objects(texts: Sequence[str], vectors: Vectors) -> Iterator[str]:
     for text, numbers in zip(texts, _spelled(vectors), strict=True):
         vector = [float(number) for number in numbers]
-        yield json.dumps({"text": mended(text), "vector": vector}, allow_nan=False) + "\n"
+        yield (
+            json.dumps({"text": replace_invalid_utf8(text), "vector": vector}, allow_nan=False)
+            + "\n"
+        )
 
 
 def _rows(vectors: Vectors) -> Iterator[str]:

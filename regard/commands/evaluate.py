@@ -15,9 +15,9 @@ from rich.text import Text
 from regard.commands.arguments import check_writable, option, readable
 from regard.commands.printing import as_note, errors
 from regard.data.builtin import tasks
-from regard.data.feeds.images import Captions, Pictures, workers_for
-from regard.data.feeds.labels import Labels, check_labels, strange_labels
-from regard.data.feeds.pair_batches import Buckets
+from regard.data.feeds.images import ImageFeed, Pictures, workers_for
+from regard.data.feeds.labels import LabelBatches, check_labels, strange_labels
+from regard.data.feeds.pair_batches import PairBatches
 from regard.data.readers.captions import CaptionTexts, encode_firsts, gather_captions
 from regard.data.readers.pairs import (
     Counts,
@@ -34,7 +34,7 @@ from regard.decoding.settings import Beam
 from regard.errors import Problems, RegardError
 from regard.families.data.images import SCENES, decodable, images_of, kept_scenes
 from regard.inspection.grounding import grounded
-from regard.loading import speaker_of
+from regard.loading import text_model_of
 from regard.models.bag.model import BagConfig
 from regard.models.captioner.config import CaptionConfig
 from regard.models.counting.model import NGram
@@ -212,7 +212,7 @@ class Evaluate:
 
 def _measured(run: Run, pairs: EncodedPairs) -> Scores:
     objective = objective_for(run.config, "pairs")
-    kind = Labels if objective.name == "labels" else Buckets
+    kind = LabelBatches if objective.name == "labels" else PairBatches
     feed = kind(pairs, pairs, tokens=1 << 30)
     return measure(run.writer, objective, feed.held_out(ROWS))
 
@@ -313,8 +313,8 @@ def evaluate_images(
         first = texts.counts.first["unusable"]
         raise RegardError(f"none of the images can be decoded; the first: {first}")
     shown = encode_firsts(told, tokenizer)
-    batches = Captions(shown, shown, pictures, ROWS).held_out(ROWS)
-    found = described(speaker_of(run), batches, replace(beam, attention=True))
+    batches = ImageFeed(shown, shown, pictures, ROWS).held_out(ROWS)
+    found = described(text_model_of(run), batches, replace(beam, attention=True))
     if written:
         _write(written, [one.text for one in found])
     scores = replace(compared(found, told), rules=free_rules(beam.beams))

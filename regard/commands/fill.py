@@ -15,7 +15,7 @@ from regard.commands.printing import note_unknown, put
 from regard.decoding.gaps import Filling, filled
 from regard.errors import RegardError
 from regard.formats import percent
-from regard.loading import speaker_of
+from regard.loading import text_model_of
 from regard.runs.plan import device_for
 from regard.runs.stored_run import open_run
 from regard.terminal import literal
@@ -49,7 +49,7 @@ class Fill:
         if self.top < 1:
             raise RegardError(f"--top must be at least 1, not {self.top}")
         run = open_run(Path(self.path), device_for(self.device))
-        speaks = speaker_of(run)
+        speaks = text_model_of(run)
         speaks.require("encoder", who=self.path, what="fill gaps")
         text = standard_input() if self.text == STREAM else self.text
         found = filled(speaks, text, self.top)

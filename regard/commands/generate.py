@@ -18,14 +18,14 @@ from regard.commands.trees import tree_file, tree_line
 from regard.decoding.decode_batch import Token
 from regard.decoding.incremental_text import Spelling, checked_stops
 from regard.decoding.settings import SEEDS, Beam, Sampling
-from regard.decoding.streams import MOST_TEXTS, Continuation, Piece, Written
-from regard.decoding.text_model import Speaker
+from regard.decoding.streams import MOST_TEXTS, Completion, Delta, Stream
+from regard.decoding.text_model import TextModel
 from regard.errors import RegardError
 from regard.loading import Model, load
 from regard.models.kernels.int8 import quantise
 from regard.models.transformer.model import Transformer
 from regard.runs.plan import device_for
-from regard.text.invalid_utf8 import mended
+from regard.text.invalid_utf8 import replace_invalid_utf8
 from regard.text.tokenizer import Tokenizer
 
 CONTINUES = "Type a text and the model goes on from there; an empty line begins a new one."
@@ -144,7 +144,7 @@ class Generate:
         piped = self.prompt is None or self.prompt == STREAM
         asked.write(model, draft, standard_input() if piped else self.prompt or "")
 
-    def _draft(self, speaker: Speaker, device: torch.device) -> Model:
+    def _draft(self, speaker: TextModel, device: torch.device) -> Model:
         """The model that proposes; in eight bits too, if it is a Transformer."""
         draft = load(self.draft, device, fast=not self.int8)
         what = f"draft for {self.path}"
@@ -214,7 +214,7 @@ class Generate:
         record = bool(self.tree)
         return Beam(self.beam, n_best=self.n, record=record, named=option, **searching)
 
-    def _searched(self, model: Model, prompt: str) -> list[Written]:
+    def _searched(self, model: Model, prompt: str) -> list[Completion]:
         if model.speaker.reads:
             raise RegardError(TRANSLATED)
         found = model.generate([prompt], max_tokens=self.max_tokens, beam=self._searching())
@@ -233,7 +233,7 @@ class Generate:
         ids = tokenizer.encode(prompt).tolist()
         note_unknown(tokenizer.unknown(ids), f"the prompt's {len(ids):,} tokens")
 
-    def _print(self, stream: Continuation, shown: str) -> None:
+    def _print(self, stream: Stream, shown: str) -> None:
         """Write as it comes: the first text at once, the others in their turn."""
         for index, pieces in enumerate(in_turn(stream, self.n)):
             put(("---\n" if index else "") + shown)
@@ -246,12 +246,12 @@ class Generate:
             if end == "room":
                 note(FULL)
 
-    def _show(self, model: Model, prompt: str, texts: list[Written]) -> None:
+    def _show(self, model: Model, prompt: str, texts: list[Completion]) -> None:
         """Whole texts, with their tokens if asked for."""
         shown = before(model, prompt)
         for index, one in enumerate(texts):
             if self.json:
-                given = mended(prompt) if model.speaker.reads else shown
+                given = replace_invalid_utf8(prompt) if model.speaker.reads else shown
                 facts = _facts(model.tokenizer, given, one)
                 put(json.dumps(facts, ensure_ascii=False, allow_nan=False) + "\n")
                 continue
@@ -267,15 +267,15 @@ def before(model: Model, prompt: str) -> str:
     if model.speaker.reads or model.tokenizer is None:
         return ""
     held = Spelling(model.tokenizer, model.speaker.ids(prompt), prompt).held
-    return mended(prompt[: len(prompt) - held])
+    return replace_invalid_utf8(prompt[: len(prompt) - held])
 
 
-def in_turn(stream: Continuation, texts: int) -> Iterator[Iterator[Piece]]:
+def in_turn(stream: Stream, texts: int) -> Iterator[Iterator[Delta]]:
     """The pieces of one text after the other, though all are written at the same time."""
-    waiting: list[list[Piece]] = [[] for _ in range(texts)]
+    waiting: list[list[Delta]] = [[] for _ in range(texts)]
     coming = iter(stream)
 
-    def pieces(row: int) -> Iterator[Piece]:
+    def pieces(row: int) -> Iterator[Delta]:
         while True:
             while waiting[row]:
                 piece = waiting[row].pop(0)
@@ -290,7 +290,7 @@ def in_turn(stream: Continuation, texts: int) -> Iterator[Iterator[Piece]]:
     return (pieces(row) for row in range(texts))
 
 
-def _facts(tokenizer: Tokenizer | None, prompt: str, one: Written) -> dict[str, Any]:
+def _facts(tokenizer: Tokenizer | None, prompt: str, one: Completion) -> dict[str, Any]:
     """A text as JSON tells it."""
     facts: dict[str, Any] = {
         "prompt": prompt,
@@ -319,7 +319,7 @@ def _rivals(tokenizer: Tokenizer, token: Token) -> list[tuple[str, float]]:
     return [(tokenizer.pieces([other])[0], value) for other, value in token.top]
 
 
-def _table(tokenizer: Tokenizer, one: Written) -> str:
+def _table(tokenizer: Tokenizer, one: Completion) -> str:
     """A line for each token: its piece, its log-probability, and the favourites."""
     lines = []
     for token in one.tokens:

@@ -15,12 +15,12 @@ from regard.commands.printing import errors, finite, note_unknown, put
 from regard.commands.texts import check_texts, given_texts, one_line
 from regard.data.readers.pairs import Pair, read_pairs
 from regard.decoding import scoring
-from regard.decoding.text_model import Speaker
+from regard.decoding.text_model import TextModel
 from regard.errors import Problems, RegardError
-from regard.loading import speaker_of
+from regard.loading import text_model_of
 from regard.runs.plan import device_for
 from regard.runs.stored_run import open_run
-from regard.text.invalid_utf8 import mended
+from regard.text.invalid_utf8 import replace_invalid_utf8
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Score:
 
     def run(self, console: Console) -> None:
         self._check()
-        speaks = speaker_of(open_run(Path(self.path), device_for(self.device)))
+        speaks = text_model_of(open_run(Path(self.path), device_for(self.device)))
         speaks.require("decoder", "encoder-decoder", who=self.path, what="score texts")
         if speaks.reads:
             pairs = self._pairs()
@@ -73,11 +73,13 @@ class Score:
             scores = scoring.scored(speaks, texts)
         for index, (text, score) in enumerate(zip(texts, scores, strict=True)):
             if self.json:
-                said = {"source": mended(sources[index])} if sources else {}
-                said |= {"text": mended(text), **figures(speaks, score)}
+                said = {"source": replace_invalid_utf8(sources[index])} if sources else {}
+                said |= {"text": replace_invalid_utf8(text), **figures(speaks, score)}
                 put(json.dumps(said, allow_nan=False) + "\n")
             else:
-                put(f"{score.logprob:.4f}\t{score.tokens}\t{one_line(mended(text))}\n")
+                put(
+                    f"{score.logprob:.4f}\t{score.tokens}\t{one_line(replace_invalid_utf8(text))}\n"
+                )
         _note_sums(scores)
 
     def _check(self) -> None:
@@ -96,7 +98,7 @@ class Score:
                 raise RegardError(f"there are no pairs in {self.source} and {self.target}")
         else:
             found = _columns(given_texts(self.texts, self.file))
-        pairs = [Pair(*(mended(text).strip() for text in pair)) for pair in found]
+        pairs = [Pair(*(replace_invalid_utf8(text).strip() for text in pair)) for pair in found]
         problems = Problems("score")
         for number, pair in enumerate(pairs, 1):
             problems.require(bool(pair.source), f"line {number} has an empty source")
@@ -118,7 +120,7 @@ def _columns(given: Sequence[str]) -> list[Pair]:
     return pairs
 
 
-def figures(speaks: Speaker, score: scoring.Score) -> dict[str, Any]:
+def figures(speaks: TextModel, score: scoring.Score) -> dict[str, Any]:
     """A score as JSON can hold it: null for what has no end."""
     pieces = [] if speaks.tokenizer is None else speaks.tokenizer.pieces(score.ids)
     return {

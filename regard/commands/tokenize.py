@@ -13,7 +13,7 @@ from rich.text import Text
 
 from regard.commands.arguments import STREAM, check_writable, readable, standard_input
 from regard.commands.printing import as_note, note
-from regard.data.progress import Stages
+from regard.data.progress import Progress
 from regard.data.readers.files import find, pieces
 from regard.data.readers.texts import gather
 from regard.errors import RegardError
@@ -172,7 +172,7 @@ class LearnTokenizer:
         check_writable(out, *self.data, replaced=True)
         if not self.out and os.path.lexists(out):  # that one may have come with somebody's model
             raise RegardError(f"{out} is already there; name it with --out to replace it")
-        stages = Stages(console)
+        stages = Progress(console)
         with stages.stage("reading") as progress:
             texts = gather(readable(self.data), held_out=0.0, progress=progress)
         size = texts.census.characters

@@ -22,9 +22,9 @@ from regard.commands.cost import show as show_cost
 from regard.commands.evaluate import show
 from regard.commands.printing import Output, as_note
 from regard.commands.recipes import toml
-from regard.data.feeds.images import Captions
-from regard.data.feeds.pair_batches import Buckets
-from regard.data.progress import Stages
+from regard.data.feeds.images import ImageFeed
+from regard.data.feeds.pair_batches import PairBatches
+from regard.data.progress import Progress
 from regard.errors import Problems, RegardError
 from regard.families.data.images import SCENES
 from regard.families.registry import OTHERS, Config, build
@@ -33,10 +33,10 @@ from regard.models.word_vectors.model import Word2VecConfig
 from regard.runs import recipes
 from regard.runs.forecast import dry_report
 from regard.runs.plan import USUAL, Plan, device_for
-from regard.runs.resume_or_new import planned
+from regard.runs.resume_or_new import resume_or_new
 from regard.runs.resuming import begun, noted
 from regard.runs.status import state
-from regard.runs.train_run import carry_out, told_by_one
+from regard.runs.train_run import told_by_one, train_run
 from regard.terminal import cut, in_one_line
 from regard.training.distributed.joining import joined
 from regard.training.distributed.processes import ALONE, Processes
@@ -141,9 +141,11 @@ class Train:
         self, settings: Settings, console: Console, stop: Stop, processes: Processes
     ) -> str:
         """Train what is asked for, or go on with it; why it ended."""
-        stages = Stages(console)
+        stages = Progress(console)
         named = [change.partition("=")[0].strip() for change in chain(*self.set)]
-        made, folder = planned(settings, self.out, stages, processes, self.dry_run, named=named)
+        made, folder = resume_or_new(
+            settings, self.out, stages, processes, self.dry_run, named=named
+        )
         if made is None:
             _show_finished(folder, console)
             return "finished"
@@ -231,12 +233,16 @@ def describe(made: Plan, folder: Path, console: Console, full: bool) -> None:
         if isinstance(config, Word2VecConfig):
             facts["steps"] = f"{training.steps:,}, {training.epochs:g} passes over the text"
         elif not isinstance(config, NGramConfig):
-            parts = -(-made.feed.step(0).rows // training.rows)
+            parts = -(-made.feed.step(0).rows // training.micro_batch_size)
             facts |= {
                 "objective": made.objective.name,
                 "steps": f"{training.steps:,} of up to {training.tokens_per_step:,} tokens, "
                 f"{made.feed.epoch(training.steps):,.3g} epochs"
-                + (f", in {parts} parts of {many(training.rows, 'row')}" if parts > 1 else ""),
+                + (
+                    f", in {parts} parts of {many(training.micro_batch_size, 'row')}"
+                    if parts > 1
+                    else ""
+                ),
             }
         facts |= {
             "machine": f"{made.device}, {made.precision}" + ", compiled" * made.compiled,
@@ -282,7 +288,7 @@ def train(
 ) -> Outcome:
     """Carry out a plan, show how good it is, and say what next (`hints`)."""
     with listening() if stop is None else nullcontext(stop) as stop:
-        outcome, scores = carry_out(
+        outcome, scores = train_run(
             made, folder, console, asked=given, stop=stop, processes=processes
         )
     if outcome.reason == "interrupted":
@@ -334,13 +340,13 @@ def _show_next(made: Plan, folder: Path, console: Console) -> None:
         "neighbours": f"regard words {run} nearest {_word(made)}",
         "masked": f"regard fill {run} 'Once [mask] a time'",
     }.get(made.objective.name, "")
-    if isinstance(made.feed, Buckets):
+    if isinstance(made.feed, PairBatches):
         texts = made.feed.valid.texts if len(made.feed.valid) else made.feed.train.texts
         source = shlex.quote(cut(in_one_line(texts[0].source), SOURCE))
         use = f"echo {source} | regard translate {run}"
         if made.objective.name == "labels":
             use = f"regard classify {run} {source}"
-    if isinstance(made.feed, Captions):
+    if isinstance(made.feed, ImageFeed):
         shown = made.feed.valid if len(made.feed.valid) else made.feed.train
         use = f"regard caption {run} {shlex.quote(str(shown.images[0]))} --show"
     lines = [f"next: {use}", f"      regard plot {run}"]

@@ -23,7 +23,7 @@ from regard.data.readers import files
 from regard.decoding.search.ensemble import together
 from regard.decoding.settings import Beam, Sampling, require_whole
 from regard.decoding.streams import MOST_TEXTS
-from regard.decoding.text_model import Speaker
+from regard.decoding.text_model import TextModel
 from regard.decoding.translation import (
     WINDOW,
     Translation,
@@ -155,7 +155,7 @@ class Translate:
         )
         return beam, drawn
 
-    def _speaker(self) -> Speaker:
+    def _speaker(self) -> TextModel:
         device = device_for(self.device)
         model = load(self.path, device, int8=self.int8, fast=True)
         model.speaker.require("encoder-decoder", who=self.path, what="translate")
@@ -168,7 +168,7 @@ class Translate:
         names = [self.path, *self.ensemble]
         return together([model.speaker, *(other.speaker for other in others)], names)
 
-    def _check_lines(self, speaker: Speaker, where: str) -> None:
+    def _check_lines(self, speaker: TextModel, where: str) -> None:
         """What would stop the work late stops it before it begins, where all is there already."""
         if self.file != STREAM:
             if os.path.isfile(self.file):
@@ -195,7 +195,7 @@ class Translate:
 
     def _found(
         self,
-        speaker: Speaker,
+        speaker: TextModel,
         parts: Iterable[list[str]],
         beam: Beam,
         sampling: Sampling,
@@ -216,7 +216,7 @@ class Translate:
                 check_sources(speaker, part, first)
             first += len(part)
 
-    def _print(self, speaker: Speaker, number: int, found: list[Translation]) -> None:
+    def _print(self, speaker: TextModel, number: int, found: list[Translation]) -> None:
         if self.json:
             put(json.dumps(_facts(speaker, number, found), ensure_ascii=False) + "\n")
             return
@@ -256,7 +256,7 @@ def pharaoh(one: Translation) -> list[str]:
     return [f"{source}-{target}" for target, source in enumerate(most)]
 
 
-def _facts(speaker: Speaker, number: int, found: list[Translation]) -> dict[str, Any]:
+def _facts(speaker: TextModel, number: int, found: list[Translation]) -> dict[str, Any]:
     """What was found for one line, as JSON tells it."""
     target, source = speaker.tokenizer, speaker.source_tokenizer
     return {

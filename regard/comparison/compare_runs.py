@@ -23,17 +23,17 @@ from regard.comparison.contestants import Contestant, about, sized
 from regard.comparison.measuring import FOR_EACH_SEED, FOR_ONE, Figures, Material, Measurement
 from regard.comparison.pace import memory_of_training, seconds_per_step
 from regard.comparison.results import Comparison, Result, buckets_of, result
-from regard.data.feeds.pair_batches import Buckets
-from regard.data.feeds.stream import Stream
-from regard.data.progress import Stages
+from regard.data.feeds.pair_batches import PairBatches
+from regard.data.feeds.stream import TextFeed
+from regard.data.progress import Progress
 from regard.errors import Problems, RegardError
 from regard.formats import duration
 from regard.runs.plan import device_for, plan
 from regard.runs.resolve import Plan
-from regard.runs.resume_or_new import planned
+from regard.runs.resume_or_new import resume_or_new
 from regard.runs.resuming import asked, begun, flat, noted
 from regard.runs.stored_run import open_run
-from regard.runs.train_run import carry_out
+from regard.runs.train_run import train_run
 from regard.storage import make_folder, read_json, write_json
 from regard.terminal import message
 from regard.training.distributed.processes import ALONE
@@ -86,12 +86,12 @@ class Comparing:
         first = next(iter(wanted.models.values()))
         if not wanted.pairs:  # the plan of an n-gram is made without trying how much fits
             first = replace(first, model=ModelSettings("ngram"))
-        survey = plan(first, Stages(console))
+        survey = plan(first, Progress(console))
         contestants = [
             sized(name, settings, survey.tokenizers, wanted.budget)
             for name, settings in wanted.models.items()
         ]
-        valid = survey.feed.valid if isinstance(survey.feed, Buckets | Stream) else None
+        valid = survey.feed.valid if isinstance(survey.feed, PairBatches | TextFeed) else None
         assert valid is not None
         contexts = _contexts(contestants, survey)
         found = measuring.material(valid, contexts, survey.digest)
@@ -127,7 +127,7 @@ class Comparing:
 
     def _calibrate(self, place: int) -> None:
         one = self.contestants[place]
-        with Stages(self.console).stage(f"timing {one.name}"):
+        with Progress(self.console).stage(f"timing {one.name}"):
             made = plan(one.settings, known=self.survey.tokenizers)
             seconds = seconds_per_step(made)
         steps = max(1, round(60 * self.wanted.minutes / seconds))
@@ -177,12 +177,12 @@ class Comparing:
     def _run(self, one: Contestant, seed: int) -> None:
         folder = self._folder(one, seed)
         settings = one.seeded(seed)
-        stages = Stages(self.console)
+        stages = Progress(self.console)
         known = self.survey.tokenizers
-        made, _ = planned(settings, str(folder), stages, ALONE, False, known)
+        made, _ = resume_or_new(settings, str(folder), stages, ALONE, False, known)
         if made is not None:
             given = noted(begun(folder), settings)
-            outcome, _ = carry_out(made, folder, self.console, asked=given, stop=self.stop)
+            outcome, _ = train_run(made, folder, self.console, asked=given, stop=self.stop)
             if outcome.reason == "interrupted":
                 raise StoppedError(self.stop.asked or SIGINT)
         self._measure(one, seed)
@@ -196,7 +196,7 @@ class Comparing:
             run = open_run(folder, "cpu" if one.counts else self.wanted.device)
             measurement = Measurement(run, self.material)
             for name in missing:
-                with Stages(self.console).stage(f"measuring {one.name}: {name}"):
+                with Progress(self.console).stage(f"measuring {one.name}: {name}"):
                     make: Callable[[], Figures] = getattr(measurement, name)
                     measuring.kept(self._path(one, seed, name), key, make)
         if seed == 0 and not one.counts:

@@ -20,7 +20,7 @@ from regard.comparison.validation import number, well_formed
 from regard.data.readers.pairs import EncodedPairs
 from regard.data.token_files import Tokens
 from regard.errors import RegardError, UnreadableError
-from regard.loading import speaker_of
+from regard.loading import text_model_of
 from regard.runs.stored_run import WEIGHTS, Run
 from regard.storage import event_log, make_folder, read_json, write_json
 from regard.training.validation import Scores, by_length, compare, translations
@@ -129,7 +129,7 @@ class Measurement:
 
     def speed(self) -> Figures:
         """Tokens written in a second, alone and many texts at once."""
-        speaker = speaker_of(self.run)
+        speaker = text_model_of(self.run)
         rows = {rows: self._beginnings(rows) for rows in writing.ROWS}
         return {str(n): writing.tokens_per_second(speaker, given) for n, given in rows.items()}
 
@@ -143,7 +143,7 @@ class Measurement:
 
     def samples(self) -> Figures:
         """What it writes from a few beginnings."""
-        speaker = speaker_of(self.run)
+        speaker = text_model_of(self.run)
         if self.material.tokens is not None:
             given = self._beginnings(writing.SAMPLES)
             texts = [self.run.tokenizer.decode(ids) for ids in given]

@@ -38,7 +38,7 @@ class Stepping:
 
     def step(self, number: int) -> None:
         batch = self.made.feed.step(number)
-        for part in batch.parts(self.made.settings.training.rows):
+        for part in batch.parts(self.made.settings.training.micro_batch_size):
             self.backward(part, batch.valid)
         self.weights.gather()
         norm = self.optimizers.norm()
@@ -85,7 +85,7 @@ def memory_of_training(made: Plan) -> dict[str, int]:
         torch.cuda.reset_peak_memory_stats(device)
     stepping.step(0)  # makes the moments
     batch = made.feed.step(0)
-    part = batch.parts(made.settings.training.rows)[0]
+    part = batch.parts(made.settings.training.micro_batch_size)[0]
     kept = kept_bytes(lambda: stepping.backward(part, batch.valid), stepping.module)
     weights = sum(weight.nbytes for weight in stepping.weights.masters.values())
     moments = sum(tensor.nbytes for tensor in stepping.optimizers.tensors().values())

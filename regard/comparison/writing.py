@@ -10,7 +10,7 @@ from regard.data.readers.pairs import EncodedPairs
 from regard.data.token_files import Tokens
 from regard.decoding.settings import Beam, Sampling
 from regard.decoding.streams import continue_all
-from regard.decoding.text_model import Speaker
+from regard.decoding.text_model import TextModel
 from regard.decoding.translation import translate_all
 from regard.text.specials import BOS, EOS
 
@@ -38,7 +38,7 @@ def sentences(pairs: EncodedPairs, count: int) -> list[int]:
     return [int(order[(2 * i + 1) * len(order) // (2 * count)]) for i in range(count)]
 
 
-def tokens_per_second(speaker: Speaker, given: Sequence[Sequence[int]]) -> float:
+def tokens_per_second(speaker: TextModel, given: Sequence[Sequence[int]]) -> float:
     """How fast texts are written side by side, each to the same length; the best of two."""
     never = speaker.signs.ends  # else the shortest text would count as the fastest
     room = speaker.context - (1 if speaker.reads else 1 + max(map(len, given)))
@@ -53,13 +53,13 @@ def tokens_per_second(speaker: Speaker, given: Sequence[Sequence[int]]) -> float
     return max(rates)
 
 
-def continuations(speaker: Speaker, given: Sequence[Sequence[int]]) -> list[str]:
+def continuations(speaker: TextModel, given: Sequence[Sequence[int]]) -> list[str]:
     """What is drawn behind each beginning, with the same seed for every model."""
     room = speaker.context - 1 - max(map(len, given))
     asked = replace(DRAWN, limit=max(1, min(SHOWN, room)))
     return [one.text for one in continue_all(speaker, given, asked).whole()]
 
 
-def translations(speaker: Speaker, sources: Sequence[Sequence[int]]) -> list[str]:
+def translations(speaker: TextModel, sources: Sequence[Sequence[int]]) -> list[str]:
     """The most probable translations, token by token."""
     return [best[0].text for best in translate_all(speaker, sources, Beam(beams=1))]

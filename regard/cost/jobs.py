@@ -129,7 +129,7 @@ class Learning:
         self.weights = Weights(module.train(), precision)
         self.answer = Answer(module, _objective(module.config), criterion)
         self.module, self.precision = module, precision
-        self.chosen = optimizer or OptimizerSettings(peak=1e-3)
+        self.chosen = optimizer or OptimizerSettings(learning_rate=1e-3)
 
     def prepare(self, device: torch.device) -> None:
         """Make room for what optimizers remember, which is there from the second step on."""

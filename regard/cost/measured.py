@@ -78,7 +78,7 @@ def writing(
             module(new, state=state, last=True)
         written += 1
         if undoes and written % SPARE == 0:
-            state.undo([SPARE] * rows)
+            state.rollback([SPARE] * rows)
 
     return write
 

@@ -5,10 +5,11 @@ from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bars
 
 
-class Stages:
+class Progress:
     """Shows each stage as a bar that goes away when it is done; without a terminal, nothing."""
 
     def __init__(self, console: Console | None = None) -> None:
@@ -23,7 +24,7 @@ class Stages:
         columns = TextColumn("{task.description}"), BarColumn(), TaskProgressColumn()
         # Else standard output would be printed to where the bar is.
         apart: dict[str, Any] = {"redirect_stdout": False, "redirect_stderr": False}
-        with Progress(
+        with Bars(
             *columns, TimeRemainingColumn(), console=self.console, transient=True, **apart
         ) as progress:
             task = progress.add_task(title, total=total or None)

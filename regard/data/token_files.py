@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from regard.data.readers.texts import Part, Passage, Progress, Texts
+from regard.data.readers.texts import Advance, Part, Passage, Texts
 from regard.errors import RegardError
 from regard.storage import building, cache_folder, no_room, read_json, sweep, write_json
 from regard.text.specials import BOS, EOS, SPECIALS, UNK
@@ -223,7 +223,7 @@ class _Writer:
 def prepare(
     texts: Texts,
     tokenizer: Tokenizer,
-    progress: Progress | None = None,
+    progress: Advance | None = None,
     cache: Path | None = None,
     shard: int = SHARD,
     lines: bool = False,
@@ -284,7 +284,7 @@ class _Preparation:
 
     texts: Texts
     tokenizer: Tokenizer
-    progress: Progress | None
+    progress: Advance | None
     shard: int
     lines: bool
     done: int = 0  # characters

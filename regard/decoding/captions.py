@@ -7,7 +7,7 @@ from torch import Tensor
 
 from regard.decoding.search.beam import Found, Hypothesis, search
 from regard.decoding.settings import Beam
-from regard.decoding.text_model import Given, Speaker
+from regard.decoding.text_model import Given, TextModel
 from regard.errors import RegardError
 
 
@@ -23,7 +23,7 @@ class Caption:
 
 
 def captioned(
-    speaker: Speaker, pictures: Tensor, beam: Beam, *, limit: int = 0, prefix: Given = ""
+    speaker: TextModel, pictures: Tensor, beam: Beam, *, limit: int = 0, prefix: Given = ""
 ) -> list[list[Caption]]:
     """The best captions of each of some pictures (rows, 3, size, size), bytes, as one batch.
 
@@ -55,7 +55,7 @@ def captioned(
     return [[_caption(speaker, begin, one, best) for best in one.hypotheses] for one in found]
 
 
-def _caption(speaker: Speaker, begin: list[int], found: Found, best: Hypothesis) -> Caption:
+def _caption(speaker: TextModel, begin: list[int], found: Found, best: Hypothesis) -> Caption:
     ids, attention = [*begin, *best.ids], found.looked(best)
     attention = None if attention is None else attention.float()
     return Caption(speaker.text(ids), ids, best.logprob, best.worth, attention)

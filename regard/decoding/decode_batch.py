@@ -11,10 +11,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regard.decoding.sampling import Columns, best_tokens, check_numbers, dice, distribution, draw
-from regard.decoding.session import Prefix, check_fits, closed_up
-from regard.decoding.settings import TEXT, Sampling, Signs
-from regard.decoding.stable_topk import largest
+from regard.decoding.sampling import (
+    SamplingBatch,
+    best_tokens,
+    check_numbers,
+    dice,
+    distribution,
+    draw,
+)
+from regard.decoding.session import DecoderSession, check_fits, closed_up
+from regard.decoding.settings import TEXT, Sampling, SpecialTokens
+from regard.decoding.stable_topk import stable_topk
 from regard.errors import RegardError
 from regard.families.registry import Writer
 from regard.models.protocol import Memory, SequenceModel
@@ -48,13 +55,13 @@ class Row:
 
 
 @dataclass
-class Writing:
+class DecodeBatch:
     """The rows that are not at their end yet, and how to take them a step further."""
 
-    prefix: Prefix
+    prefix: DecoderSession
     rows: list[Row]
-    columns: Columns
-    signs: Signs
+    columns: SamplingBatch
+    signs: SpecialTokens
     standing: Tensor | None  # (rows, vocabulary): tokens that a row holds, if any is penalised
     fresh: bool = field(default=True, init=False)  # the prompts' logits are not used yet
 
@@ -67,11 +74,11 @@ class Writing:
         asked: Sequence[Sampling],
         *,
         context: int,
-        signs: Signs = TEXT,
+        signs: SpecialTokens = TEXT,
         device: torch.device | str = "cpu",
         memory: Memory | None = None,
         copies: Sequence[int] | None = None,
-    ) -> "Writing":
+    ) -> "DecodeBatch":
         """Read the prompts (token ids, at least one each; for a target its first token).
 
         `context`: as many positions as the model has. `copies` says which prompt each row goes on
@@ -91,9 +98,9 @@ class Writing:
         ]
         ends = (len(prompt) + row.most for prompt, row in zip(given, rows, strict=True))
         needed = max((*map(len, prompts), *ends), default=0)
-        prefix = Prefix.read(model, prompts, min(context, needed), device, memory)
+        prefix = DecoderSession.read(model, prompts, min(context, needed), device, memory)
         prefix.reorder(copies)
-        columns = Columns.of(asked, signs, prefix.logits.shape[-1], prefix.logits.device)
+        columns = SamplingBatch.of(asked, signs, prefix.logits.shape[-1], prefix.logits.device)
         standing = None
         if any(one.repetition_penalty != 1 for one in asked):
             standing = torch.zeros_like(columns.forbidden)
@@ -177,7 +184,7 @@ def _row(number: int, prompt: int, asked: Sampling, context: int) -> Row:
     return Row(number, asked, most, short, dice(asked.seed), ended=not most)  # type: ignore[arg-type]
 
 
-def most_probable(logits: Tensor, columns: Columns) -> list[int]:
+def most_probable(logits: Tensor, columns: SamplingBatch) -> list[int]:
     """What each row takes that neither weighs nor draws, of logits (rows, vocabulary)."""
     check_numbers(logits.amax(-1))
     best, _ = best_tokens(logits.masked_fill(columns.forbidden, -torch.inf))
@@ -195,7 +202,7 @@ def logprobs(logits: Tensor, chosen: Sequence[int], wanted: Sequence[int | None]
     index = torch.tensor(chosen, device=logits.device)[:, None]
     own = scores.gather(-1, index)[:, 0].tolist()
     most = min(max(count or 0 for count in wanted), logits.shape[-1])
-    values, places = largest(scores, most)
+    values, places = stable_topk(scores, most)
     favourites = zip(places.tolist(), values.tolist(), strict=True)
     return [
         (None, ()) if count is None else (mine, tuple(zip(ids, values, strict=True))[:count])
@@ -204,10 +211,10 @@ def logprobs(logits: Tensor, chosen: Sequence[int], wanted: Sequence[int | None]
 
 
 def continued(
-    module: Writer, prompt: Sequence[int], asked: Sampling, signs: Signs = TEXT
+    module: Writer, prompt: Sequence[int], asked: Sampling, signs: SpecialTokens = TEXT
 ) -> Iterator[int]:
     """Token ids that follow a prompt, as they are written, without what begins and ends a text."""
-    writing = Writing.begin(
+    writing = DecodeBatch.begin(
         module,
         [[signs.begin, *prompt]],
         [asked],

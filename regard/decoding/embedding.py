@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from regard.decoding.sampling import check_numbers
-from regard.decoding.text_model import Given, Speaker, batches, padded_rows
+from regard.decoding.text_model import Given, TextModel, batches, padded_rows
 from regard.errors import Problems, RegardError, nearest
 from regard.models.network import Network
 from regard.models.recurrent.config import RecurrentConfig
@@ -18,7 +18,7 @@ POOLS = get_args(Pool)
 
 
 def embedded(
-    speaker: Speaker, texts: Sequence[Given], *, pool: Pool = "mean", rows: int = 32
+    speaker: TextModel, texts: Sequence[Given], *, pool: Pool = "mean", rows: int = 32
 ) -> Tensor:
     """One vector for each text (text or token ids): (texts, width), float32, on the CPU.
 
@@ -51,12 +51,12 @@ def _width(module: Network) -> int:
     return config.width
 
 
-def ids_of(speaker: Speaker, text: Given) -> list[int]:
+def ids_of(speaker: TextModel, text: Given) -> list[int]:
     """What `embedded` reads of a text, without the signs that begin and end it."""
     return speaker.source_ids(text) if speaker.reads else speaker.ids(text)
 
 
-def _read(speaker: Speaker, texts: Sequence[Given]) -> list[list[int]]:
+def _read(speaker: TextModel, texts: Sequence[Given]) -> list[list[int]]:
     """The tokens that a model reads of each text."""
     if isinstance(texts, str):
         raise RegardError("give a list of texts, not one text")
@@ -76,7 +76,7 @@ def _read(speaker: Speaker, texts: Sequence[Given]) -> list[list[int]]:
     return found
 
 
-def _with_signs(speaker: Speaker, ids: list[int]) -> list[int]:
+def _with_signs(speaker: TextModel, ids: list[int]) -> list[int]:
     """The ids with what begins and ends them, as the model learnt it; bare ids stay as given."""
     if speaker.tokenizer is None and ids:
         return ids
@@ -86,7 +86,9 @@ def _with_signs(speaker: Speaker, ids: list[int]) -> list[int]:
     return [*begin, *ids, *([] if ended else [signs.ends[0]])]
 
 
-def _hidden(speaker: Speaker, module: Network, read: Sequence[list[int]]) -> tuple[Tensor, Tensor]:
+def _hidden(
+    speaker: TextModel, module: Network, read: Sequence[list[int]]
+) -> tuple[Tensor, Tensor]:
     """The last layer's vectors (rows, positions, width), and how many of each row are real."""
     tokens, lengths = padded_rows(read, speaker.device)
     if speaker.reads:

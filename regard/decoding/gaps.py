@@ -10,7 +10,7 @@ from torch import Tensor
 
 from regard.decoding.sampling import check_numbers
 from regard.decoding.settings import require_whole
-from regard.decoding.text_model import Speaker
+from regard.decoding.text_model import TextModel
 from regard.errors import Problems, RegardError
 from regard.models.transformer.attention import any_shape
 from regard.text.invalid_utf8 import escaped
@@ -38,7 +38,7 @@ class Filling:
     unknown: int  # of these, what the vocabulary lacks
 
 
-def filled(speaker: Speaker, text: str, top: int = 5) -> Filling:
+def filled(speaker: TextModel, text: str, top: int = 5) -> Filling:
     """Fill each `[mask]`, `[MASK]` or `<mask>` of a text, with the `top` candidates of each.
 
     All gaps are filled at once, each without knowing what comes into the others. Special tokens
@@ -86,7 +86,7 @@ def _parts(text: str, tokenizer: Tokenizer) -> list[str]:
     return parts
 
 
-def _ids(speaker: Speaker, tokenizer: Tokenizer, parts: list[str]) -> list[int]:
+def _ids(speaker: TextModel, tokenizer: Tokenizer, parts: list[str]) -> list[int]:
     first, *others = (tokenizer.encode(part).tolist() for part in parts)
     signs = speaker.signs
     ids = [signs.begin, *first, *chain(*([MASK, *part] for part in others)), signs.ends[0]]
@@ -98,7 +98,7 @@ def _ids(speaker: Speaker, tokenizer: Tokenizer, parts: list[str]) -> list[int]:
 
 
 @torch.inference_mode()
-def _probabilities(speaker: Speaker, ids: list[int], known: int) -> Tensor:
+def _probabilities(speaker: TextModel, ids: list[int], known: int) -> Tensor:
     """What may stand in each gap: (gaps, ordinary tokens), of a softmax over all tokens."""
     module = speaker.require_one("fill gaps")
     tokens = torch.tensor([ids], device=speaker.device)  # (1, positions)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from regard.decoding.settings import Sampling, Signs
+from regard.decoding.settings import Sampling, SpecialTokens
 from regard.decoding.stable_topk import first_of_equals
 from regard.errors import RegardError
 
@@ -19,7 +19,7 @@ NOTHING = "the model gives no probability to any token that may be written"
 
 
 @dataclass(frozen=True)
-class Columns:
+class SamplingBatch:
     """The settings of many rows, as columns (rows, 1) on the logits' device."""
 
     asked: Sequence[Sampling]
@@ -32,8 +32,8 @@ class Columns:
 
     @classmethod
     def of(
-        cls, asked: Sequence[Sampling], signs: Signs, vocabulary: int, device: torch.device
-    ) -> "Columns":
+        cls, asked: Sequence[Sampling], signs: SpecialTokens, vocabulary: int, device: torch.device
+    ) -> "SamplingBatch":
         def column(name: str, dtype: torch.dtype = torch.float64) -> Tensor:
             values = [[getattr(row, name)] for row in asked]
             return torch.tensor(values, dtype=dtype).to(device)
@@ -60,7 +60,7 @@ class Columns:
             forbidden.to(device),
         )
 
-    def kept(self, rows: Sequence[int]) -> "Columns":
+    def kept(self, rows: Sequence[int]) -> "SamplingBatch":
         """Of the given rows."""
         index = torch.tensor(rows, device=self.top_k.device)
         columns = (
@@ -71,10 +71,12 @@ class Columns:
             self.penalty,
             self.forbidden,
         )
-        return Columns([self.asked[row] for row in rows], *(column[index] for column in columns))
+        return SamplingBatch(
+            [self.asked[row] for row in rows], *(column[index] for column in columns)
+        )
 
 
-def distribution(logits: Tensor, columns: Columns, standing: Tensor | None = None) -> Tensor:
+def distribution(logits: Tensor, columns: SamplingBatch, standing: Tensor | None = None) -> Tensor:
     """What each row draws from: logits (rows, vocabulary) -> probabilities, in float64.
 
     `standing` (rows, vocabulary) is True for the tokens that a row holds already, for the
@@ -112,7 +114,7 @@ def best_tokens(scores: Tensor) -> tuple[Tensor, Tensor]:
     return best, highest
 
 
-def _kept_by_rank(scores: Tensor, columns: Columns) -> Tensor | None:
+def _kept_by_rank(scores: Tensor, columns: SamplingBatch) -> Tensor | None:
     """What top_k and top_p leave of scores (rows, vocabulary): True there; None for everything."""
     vocabulary = scores.shape[-1]
     filtering = [

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from regard.decoding.sampling import check_numbers
 from regard.decoding.search.ensemble import Ensemble
-from regard.decoding.text_model import Given, Speaker, batches, padded_rows
+from regard.decoding.text_model import Given, TextModel, batches, padded_rows
 from regard.errors import Problems, RegardError
 from regard.models.counting.model import NGram
 from regard.models.network import Network
@@ -46,7 +46,7 @@ def perplexity(logprob: float, tokens: int) -> float:
 
 
 def scored(
-    speaker: Speaker,
+    speaker: TextModel,
     texts: Sequence[Given],
     *,
     sources: Sequence[Given] | None = None,
@@ -74,7 +74,7 @@ def scored(
     return [found[index] for index in range(len(texts))]
 
 
-def _targets(speaker: Speaker, texts: Sequence[Given]) -> list[list[int]]:
+def _targets(speaker: TextModel, texts: Sequence[Given]) -> list[list[int]]:
     """The tokens that a model has to write for each text, its end included."""
     if isinstance(texts, str):
         raise RegardError("give a list of texts, not one text")
@@ -93,7 +93,7 @@ def _targets(speaker: Speaker, texts: Sequence[Given]) -> list[list[int]]:
     return found
 
 
-def _numbered(speaker: Speaker, text: Given, number: int, source: bool = False) -> list[int]:
+def _numbered(speaker: TextModel, text: Given, number: int, source: bool = False) -> list[int]:
     """The ids of a text or a whole source; what is wrong with it is told with its number."""
     try:
         return speaker.source(text) if source else speaker.ids(text)
@@ -102,7 +102,7 @@ def _numbered(speaker: Speaker, text: Given, number: int, source: bool = False) 
 
 
 def _sources(
-    speaker: Speaker, texts: Sequence[Given], sources: Sequence[Given] | None
+    speaker: TextModel, texts: Sequence[Given], sources: Sequence[Given] | None
 ) -> list[list[int]] | None:
     if not speaker.reads:
         if sources is not None:
@@ -117,7 +117,7 @@ def _sources(
 
 
 def _logprobs(
-    speaker: Speaker, written: Sequence[list[int]], read: Sequence[list[int]] | None
+    speaker: TextModel, written: Sequence[list[int]], read: Sequence[list[int]] | None
 ) -> list[list[float]]:
     """The log-probability of each token of each row."""
     if isinstance(speaker.module, Ensemble):
@@ -154,6 +154,6 @@ def _of_tokens(module: Network, hidden: Tensor, wanted: Tensor) -> Tensor:
     return torch.cat(found).cpu()  # (tokens,)
 
 
-def _score(speaker: Speaker, ids: list[int], logprobs: list[float]) -> Score:
+def _score(speaker: TextModel, ids: list[int], logprobs: list[float]) -> Score:
     unknown = 0 if speaker.tokenizer is None else speaker.tokenizer.unknown(ids)
     return Score(math.fsum(logprobs), len(ids), tuple(logprobs), tuple(ids), unknown)

@@ -32,7 +32,7 @@ def check_fits(prompts: Sequence[Sequence[int]], context: int) -> None:
 
 
 @dataclass
-class Prefix:
+class DecoderSession:
     """Rows of tokens that a model has taken in: all that a search knows of the model."""
 
     model: SequenceModel
@@ -49,8 +49,8 @@ class Prefix:
         room: int,
         device: torch.device | str = "cpu",
         memory: Memory | None = None,
-        watch: bool = False,
-    ) -> "Prefix":
+        return_attention: bool = False,
+    ) -> "DecoderSession":
         """Prompts of any lengths, at least one token each; `room` for them and what follows."""
         lengths = [len(prompt) for prompt in prompts]
         if not lengths or min(lengths) < 1:
@@ -60,7 +60,7 @@ class Prefix:
             raise RegardError(
                 f"a prompt has {longest:,} tokens, but there is room for {room:,}; shorten it"
             )
-        state = model.start(len(prompts), room, watch=watch)
+        state = model.start(len(prompts), room, return_attention=return_attention)
         begun = cls(model, state, torch.empty(0), torch.device(device))
         begun.logits = begun.take(prompts, memory, last=True)[:, -1]
         return begun
@@ -68,7 +68,7 @@ class Prefix:
     @property
     def look(self) -> Tensor | None:
         """How each row's last token looked at the source: (rows, layers, heads, positions)."""
-        seen = self.state.seen  # (rows, layers, heads, new, positions)
+        seen = self.state.attention  # (rows, layers, heads, new, positions)
         if seen is None or self.ends is None:
             return seen if seen is None else seen[..., -1, :]
         return seen[torch.arange(len(seen)), :, :, torch.tensor(self.ends)]

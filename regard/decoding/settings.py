@@ -14,7 +14,7 @@ HOTTEST = 1e300  # any finite number does, but NaN and infinity do not
 
 
 @dataclass(frozen=True)
-class Signs:
+class SpecialTokens:
     """Which ids of a vocabulary have a meaning for whoever writes."""
 
     begin: int = BOS  # stands before a text
@@ -22,8 +22,8 @@ class Signs:
     never: tuple[int, ...] = (PAD, BOS, MASK)  # a text holds none of these
 
 
-TARGET = Signs()
-TEXT = Signs(never=(PAD, BOS, UNK, MASK))  # what was learnt by heart has no unknown words
+TARGET = SpecialTokens()
+TEXT = SpecialTokens(never=(PAD, BOS, UNK, MASK))  # what was learnt by heart has no unknown words
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,10 @@ neighbours. N-grams have equals at every step, half precision has many.
 import torch
 from torch import Tensor
 
-BLOCK = 64  # numbers that `largest` looks at together
+BLOCK = 64  # numbers that `stable_topk` looks at together
 
 
-def largest(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
+def stable_topk(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """The `count` largest of each row of values (rows, size), best first, and where they are.
 
     Of equals the first; NaN is above all, for `check_numbers` to find.

@@ -6,20 +6,20 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol
 
-from regard.decoding.decode_batch import End, Token, Writing
+from regard.decoding.decode_batch import DecodeBatch, End, Token
 from regard.decoding.incremental_text import Spelling, Stops, checked_stops
 from regard.decoding.search.beam import Candidate, Found, Hypothesis, search
 from regard.decoding.search.speculative import Speculation
 from regard.decoding.session import check_fits
 from regard.decoding.settings import SEEDS, Beam, Sampling, require_whole
-from regard.decoding.text_model import Given, Speaker
+from regard.decoding.text_model import Given, TextModel
 from regard.errors import Problems, RegardError
 
 MOST_TEXTS = 4096  # of one prompt, side by side
 
 
 @dataclass(frozen=True)
-class Piece:
+class Delta:
     """What one step adds to one text."""
 
     row: int
@@ -29,7 +29,7 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class Written:
+class Completion:
     """A whole text."""
 
     text: str  # without the prompt, what ends it, and stop strings
@@ -46,7 +46,7 @@ class Written:
 
 
 class Steps(Protocol):
-    """What takes rows further: `Writing`, `Speculation`, or `Nothing` where there are none."""
+    """What takes rows further: `DecodeBatch`, `Speculation`, or `Nothing` where there are none."""
 
     @property
     def open(self) -> bool: ...
@@ -57,16 +57,16 @@ class Steps(Protocol):
 
 
 @dataclass
-class Continuation:
+class Stream:
     """Texts that are being written; iterate over it for the pieces as they come."""
 
-    speaker: Speaker
+    speaker: TextModel
     steps: Steps
     spellings: list[Spelling | None]
     stops: list[Stops]
     ended: list[bool] = field(init=False)
     _coming: deque[Token] = field(default_factory=deque, init=False)  # of a step not given out yet
-    _given: list[list[Piece]] = field(init=False)  # of each text, all that was given out
+    _given: list[list[Delta]] = field(init=False)  # of each text, all that was given out
 
     def __post_init__(self) -> None:
         self.ended = [False] * len(self.stops)
@@ -77,7 +77,7 @@ class Continuation:
         """The share of a draft's proposals that were taken; None without a draft."""
         return self.steps.acceptance if isinstance(self.steps, Speculation) else None
 
-    def __iter__(self) -> Iterator[Piece]:
+    def __iter__(self) -> Iterator[Delta]:
         while self._coming or self.steps.open:
             self._coming.extend(() if self._coming else self.steps.step())
             while self._coming:
@@ -88,7 +88,7 @@ class Continuation:
                     yield piece
         self.steps.step()  # no row is open: what models kept for them is freed
 
-    def _piece(self, token: Token) -> Piece:
+    def _piece(self, token: Token) -> Delta:
         row, end = token.row, token.end
         spelling, stops = self.spellings[row], self.stops[row]
         text = ""
@@ -103,20 +103,20 @@ class Continuation:
             elif end is not None:
                 text += stops.end()
         self.ended[row] = end is not None
-        return Piece(row, text, (token,), end)
+        return Delta(row, text, (token,), end)
 
-    def whole(self) -> list[Written]:
+    def whole(self) -> list[Completion]:
         """All texts, when each is at its end; with what was given out before."""
         deque(self, maxlen=0)
         return [joined(pieces) for pieces in self._given]
 
 
-def joined(pieces: Sequence[Piece]) -> Written:
+def joined(pieces: Sequence[Delta]) -> Completion:
     """The pieces of one text as a whole."""
     tokens = tuple(token for piece in pieces for token in piece.tokens)
     known = [token.logprob for token in tokens if token.logprob is not None]
     end = pieces[-1].end if pieces else None
-    return Written(
+    return Completion(
         "".join(piece.text for piece in pieces),
         tokens,
         end or "limit",
@@ -125,15 +125,15 @@ def joined(pieces: Sequence[Piece]) -> Written:
 
 
 def continue_all(
-    speaker: Speaker,
+    speaker: TextModel,
     given: Sequence[Given],
     asked: Sampling | Sequence[Sampling],
     *,
     n: int = 1,
     stop: Iterable[str] = (),
-    draft: Speaker | None = None,
+    draft: TextModel | None = None,
     ahead: int = 4,
-) -> Continuation:
+) -> Stream:
     """Begin `n` texts behind each prompt, or from each source.
 
     `asked` is for all, or one for each that is given. The i-th text of a prompt is drawn with its
@@ -161,7 +161,7 @@ def continue_all(
     if speaker.tokenizer is not None:
         before = [_before(speaker, one) for one in given]
         spellings = [Spelling(speaker.tokenizer, *before[which]) for which in copies]
-    return Continuation(speaker, steps, spellings, [Stops(strings) for _ in copies])
+    return Stream(speaker, steps, spellings, [Stops(strings) for _ in copies])
 
 
 def _each(asked: object, prompts: int) -> list[Sampling]:
@@ -187,11 +187,11 @@ class Nothing:
 
 
 def _steps(
-    speaker: Speaker,
+    speaker: TextModel,
     given: Sequence[Given],
     settings: Sequence[Sampling],
     copies: Sequence[int],
-    draft: Speaker | None,
+    draft: TextModel | None,
     ahead: int,
 ) -> Steps:
     """The rows behind their prompts, or before what they write from a source."""
@@ -210,7 +210,7 @@ def _steps(
         "copies": copies,
     }
     if draft is None:
-        return Writing.begin(speaker.module, prompts, settings, **common)
+        return DecodeBatch.begin(speaker.module, prompts, settings, **common)
     draft.require(speaker.module.config.kind, who="the draft", what="write with this model")
     speaker.require_words_of(draft, "the draft")
     longest = max(map(len, sources), default=0)
@@ -230,7 +230,7 @@ def _steps(
     )
 
 
-def _prompt(speaker: Speaker, given: Given) -> list[int]:
+def _prompt(speaker: TextModel, given: Given) -> list[int]:
     """What a row begins with, if the model has room for it."""
     ids = speaker.prompt(given)
     check_fits([ids], speaker.context)
@@ -252,8 +252,8 @@ def _each_read(
 
 
 def search_all(
-    speaker: Speaker, given: Sequence[Given], beam: Beam, limit: int = 200
-) -> list[list[Written]]:
+    speaker: TextModel, given: Sequence[Given], beam: Beam, limit: int = 200
+) -> list[list[Completion]]:
     """The best continuations of each prompt by beam search; the best first."""
     if speaker.reads:
         raise RegardError("this model writes from sources; search with `translate` and its beam")
@@ -272,7 +272,9 @@ def search_all(
     ]
 
 
-def _searched(speaker: Speaker, given: Given, found: Found, row: int, short: End) -> list[Written]:
+def _searched(
+    speaker: TextModel, given: Given, found: Found, row: int, short: End
+) -> list[Completion]:
     """What a search brought for one prompt, as texts; `short` is why one that met no end ends."""
 
     def text(hypothesis: Hypothesis) -> str:
@@ -290,7 +292,7 @@ def _searched(speaker: Speaker, given: Given, found: Found, row: int, short: End
         return "end" if hypothesis.ended else short
 
     return [
-        Written(
+        Completion(
             text(one),
             tokens(one),
             end(one),
@@ -302,7 +304,7 @@ def _searched(speaker: Speaker, given: Given, found: Found, row: int, short: End
     ]
 
 
-def _before(speaker: Speaker, given: Given) -> tuple[Sequence[int], str]:
+def _before(speaker: TextModel, given: Given) -> tuple[Sequence[int], str]:
     """What stands before a text that is written: the prompt, but not a source."""
     if speaker.reads:
         return (), ""

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from regard.data.batch import padded
-from regard.decoding.settings import Signs
+from regard.decoding.settings import SpecialTokens
 from regard.errors import RegardError
 from regard.families.registry import Writer
 from regard.models.bag.model import Bag
@@ -20,7 +20,7 @@ from regard.models.counting.model import NGram
 from regard.models.network import Network
 from regard.models.protocol import Memory
 from regard.models.transformer.attention import any_shape
-from regard.text.invalid_utf8 import mended
+from regard.text.invalid_utf8 import replace_invalid_utf8
 from regard.text.tokenizer import Tokenizer
 
 ABILITIES = {
@@ -33,11 +33,11 @@ Given = str | Sequence[int]  # a text, or token ids as they are
 
 
 @dataclass(frozen=True)
-class Speaker:
+class TextModel:
     """What a search needs of a model beside the protocol."""
 
     module: Writer
-    signs: Signs
+    signs: SpecialTokens
     tokenizer: Tokenizer | None = None  # of what is written; None: only ids can be given and had
     source_tokenizer: Tokenizer | None = None  # of what is read, for encoder–decoders
 
@@ -54,7 +54,7 @@ class Speaker:
         """Whether it writes from a source."""
         return self.module.config.kind == "encoder-decoder"
 
-    def with_module(self, module: Any) -> "Speaker":
+    def with_module(self, module: Any) -> "TextModel":
         """The same with another model of the same vocabulary, such as an ensemble."""
         return replace(self, module=module)
 
@@ -92,7 +92,7 @@ class Speaker:
             return "labels texts (`classify`)"
         return ABILITIES[self.module.config.kind]
 
-    def require_words_of(self, other: "Speaker", what: str) -> None:
+    def require_words_of(self, other: "TextModel", what: str) -> None:
         """Refuse a model to work together with whose ids mean something else."""
         sides = ((self.tokenizer, other.tokenizer), (self.source_tokenizer, other.source_tokenizer))
         for mine, theirs in sides:
@@ -111,7 +111,7 @@ class Speaker:
             raise RegardError(
                 "this model came without a tokenizer; from Python, give token ids instead of text"
             )
-        return tokenizer.encode(mended(given) if source else given).tolist()
+        return tokenizer.encode(replace_invalid_utf8(given) if source else given).tolist()
 
     def unknown(self, ids: Sequence[int]) -> int:
         """How many of a text's ids stand for words that the vocabulary lacks."""

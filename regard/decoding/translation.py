@@ -13,8 +13,8 @@ from regard.decoding.parallel_batches import side_by_side
 from regard.decoding.search.beam import Candidate, Found, Hypothesis, search
 from regard.decoding.search.minimum_risk import least_risk
 from regard.decoding.settings import Beam, Sampling, require_whole
-from regard.decoding.streams import MOST_TEXTS, Written, continue_all
-from regard.decoding.text_model import Given, Speaker, batches
+from regard.decoding.streams import MOST_TEXTS, Completion, continue_all
+from regard.decoding.text_model import Given, TextModel, batches
 from regard.errors import Problems, RegardError
 
 LISTED = 20  # lines that cannot be translated, one by one; the others are counted
@@ -41,7 +41,7 @@ def limit_for(source: int, context: int, asked: int = 0) -> int:
 
 
 def translate_ids(
-    speaker: Speaker,
+    speaker: TextModel,
     sources: Sequence[Sequence[int]],
     beam: Beam,
     *,
@@ -78,7 +78,7 @@ def translate_ids(
 
 
 def _translation(
-    speaker: Speaker,
+    speaker: TextModel,
     source: Sequence[int],
     prefix: Sequence[int],
     hypothesis: Hypothesis,
@@ -99,7 +99,7 @@ def _translation(
 
 
 def translated(
-    speaker: Speaker,
+    speaker: TextModel,
     lines: Iterable[Given],
     beam: Beam,
     *,
@@ -141,7 +141,7 @@ def translated(
 
 
 def _chosen(
-    speaker: Speaker,
+    speaker: TextModel,
     sources: Sequence[Sequence[int]],
     beam: Beam,
     forced: Sequence[int],
@@ -156,13 +156,13 @@ def _chosen(
 
 
 def translate_all(
-    speaker: Speaker, sources: Sequence[Sequence[int]], beam: Beam, rows: int = 32
+    speaker: TextModel, sources: Sequence[Sequence[int]], beam: Beam, rows: int = 32
 ) -> list[list[Translation]]:
     """The same for sources that are ids already, all at once."""
     return list(translated(speaker, sources, beam, rows=rows, window=max(1, len(sources))))
 
 
-def check_sources(speaker: Speaker, lines: Iterable[Given], first: int = 1) -> None:
+def check_sources(speaker: TextModel, lines: Iterable[Given], first: int = 1) -> None:
     """Refuse lines that cannot be translated, all of them at once; `first` is a line's number."""
     problems = Problems("translate", LISTED)
     for number, line in enumerate(lines, first):
@@ -170,7 +170,7 @@ def check_sources(speaker: Speaker, lines: Iterable[Given], first: int = 1) -> N
     problems.report()
 
 
-def without_problems(speaker: Speaker, lines: Sequence[Given]) -> int:
+def without_problems(speaker: TextModel, lines: Sequence[Given]) -> int:
     """How many of the lines come before the first that cannot be translated."""
     problems = Problems("translate")
     for count, line in enumerate(lines):
@@ -180,7 +180,7 @@ def without_problems(speaker: Speaker, lines: Sequence[Given]) -> int:
     return len(lines)
 
 
-def _sources(speaker: Speaker, lines: Sequence[tuple[int, Given]]) -> list[list[int]]:
+def _sources(speaker: TextModel, lines: Sequence[tuple[int, Given]]) -> list[list[int]]:
     """Numbered lines as the model reads them, nothing for blank ones; all that is wrong is told."""
     problems = Problems("translate", LISTED)
     found = [_source(speaker, number, line, problems) for number, line in lines]
@@ -188,7 +188,7 @@ def _sources(speaker: Speaker, lines: Sequence[tuple[int, Given]]) -> list[list[
     return found
 
 
-def _source(speaker: Speaker, number: int, line: Given, problems: Problems) -> list[int]:
+def _source(speaker: TextModel, number: int, line: Given, problems: Problems) -> list[int]:
     try:
         blank = not (line.strip() if isinstance(line, str) else len(line))
         return [] if blank else speaker.source(line)
@@ -200,7 +200,7 @@ def _source(speaker: Speaker, number: int, line: Given, problems: Problems) -> l
 
 
 def least_risky(
-    speaker: Speaker,
+    speaker: TextModel,
     lines: Iterable[Given],
     sampling: Sampling,
     *,
@@ -237,7 +237,7 @@ def least_risky(
                 yield [Translation("", [], 0.0, 0.0, [])]
 
 
-def _safest(written: Sequence[Written], source: list[int], utility: str) -> Translation:
+def _safest(written: Sequence[Completion], source: list[int], utility: str) -> Translation:
     """Of the samples of one source, the one that agrees best with all."""
     choice = least_risk([one.text for one in written], utility)
     best, worth = written[choice.index], choice.utilities[choice.index]

@@ -45,7 +45,7 @@ RNN = RecurrentConfig(
     kind="encoder-decoder", cell="gru", layers=1, width=256, hidden=512, dropout=0.3
 )
 BAHDANAU = replace(RNN, attention="additive")
-CONVOLUTION = ConvolutionConfig(growth=2, cycle=4, dropout=0.1)
+CONVOLUTION = ConvolutionConfig(dilation_growth=2, dilation_cycle=4, dropout=0.1)
 CAPTIONER = CaptionConfig()
 OTHERS: dict[str, Config] = {
     "elman": replace(LSTM, cell="elman"),
@@ -65,13 +65,13 @@ OTHERS: dict[str, Config] = {
     "rnn": RNN,
     "rnn+attention": BAHDANAU,
     "bahdanau": BAHDANAU,
-    "luong": replace(RNN, cell="lstm", layers=2, attention="general", feeding=True),
+    "luong": replace(RNN, cell="lstm", layers=2, attention="general", input_feeding=True),
     "conv": CONVOLUTION,
     "conv-pairs": ConvolutionConfig(kind="encoder-decoder", layers=4, dropout=0.2),
     "captioner": CAPTIONER,
-    "captioner-lstm": replace(CAPTIONER, hand="lstm"),
-    "captioner-vit": replace(CAPTIONER, eye="patches", encoder_layers=4),
-    "captioner-vit-lstm": replace(CAPTIONER, eye="patches", encoder_layers=4, hand="lstm"),
+    "captioner-lstm": replace(CAPTIONER, decoder="lstm"),
+    "captioner-vit": replace(CAPTIONER, encoder="patches", encoder_layers=4),
+    "captioner-vit-lstm": replace(CAPTIONER, encoder="patches", encoder_layers=4, decoder="lstm"),
     "unigram": replace(NGRAM, order=1),
     "bigram": replace(NGRAM, order=2),
     "trigram": replace(NGRAM, order=3),

@@ -9,15 +9,15 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from regard.data.batch import Batch
-from regard.data.feeds.images import Captions, as_tensor
+from regard.data.feeds.images import ImageFeed, as_tensor
 from regard.data.feeds.masking import IGNORE
-from regard.data.feeds.pair_batches import Buckets
-from regard.data.feeds.stream import Stream
+from regard.data.feeds.pair_batches import PairBatches
+from regard.data.feeds.stream import TextFeed
 from regard.data.readers.pairs import EncodedPairs
 from regard.decoding.captions import captioned
 from regard.decoding.decode_batch import continued
 from regard.decoding.settings import TARGET, Sampling
-from regard.decoding.text_model import Speaker
+from regard.decoding.text_model import TextModel
 from regard.families.registry import Model, Writer
 from regard.models.captioner.model import Captioner
 from regard.models.word_vectors.model import WordVectors
@@ -37,15 +37,15 @@ def sampler(plan: Plan, module: Model) -> Sample:
     tokenizer = plan.tokenizers[0]
     if isinstance(module, WordVectors):
         return _comparing(module, tokenizer)
-    if isinstance(plan.feed, Buckets):
+    if isinstance(plan.feed, PairBatches):
         shown = plan.feed.valid if len(plan.feed.valid) else plan.feed.train
         return _translating(shown, module, tokenizer)
-    if isinstance(plan.feed, Captions):
+    if isinstance(plan.feed, ImageFeed):
         assert isinstance(module, Captioner)
         return _describing(plan.feed, module, tokenizer)
     if isinstance(plan.objective, Masked):
         return _filling(plan, module)
-    assert isinstance(plan.feed, Stream)
+    assert isinstance(plan.feed, TextFeed)
     held_out = plan.feed.valid if len(plan.feed.valid) else plan.feed.train
     prompt = held_out.read(1, 1 + min(16, plan.config.context // 4)).tolist()
     if EOS in prompt:  # a short first document, of which half is left to write
@@ -96,9 +96,9 @@ def _translating(pairs: EncodedPairs, module: Writer, tokenizer: Tokenizer) -> S
     return sample
 
 
-def _describing(feed: Captions, module: Captioner, tokenizer: Tokenizer) -> Sample:
+def _describing(feed: ImageFeed, module: Captioner, tokenizer: Tokenizer) -> Sample:
     """What is written about one picture after the other."""
-    speaker, turn = Speaker(module, TARGET, tokenizer), 0
+    speaker, turn = TextModel(module, TARGET, tokenizer), 0
     shown = feed.valid if len(feed.valid) else feed.train
 
     def sample() -> dict[str, Any]:

@@ -19,11 +19,11 @@ from torch import Tensor
 from regard.data.readers.pairs import Pair
 from regard.decoding.attention_weights import attended
 from regard.decoding.sampling import check_numbers
-from regard.decoding.session import Prefix
-from regard.decoding.text_model import Speaker, batches
+from regard.decoding.session import DecoderSession
+from regard.decoding.text_model import TextModel, batches
 from regard.decoding.translation import WINDOW
 from regard.errors import RegardError
-from regard.text.invalid_utf8 import mended
+from regard.text.invalid_utf8 import replace_invalid_utf8
 from regard.text.specials import UNK
 from regard.text.tokenizer import Tokenizer
 
@@ -145,12 +145,12 @@ class Watched:
 
     source: Cut
     target: Cut
-    seen: Tensor  # (layers, heads, target tokens, source tokens)
+    attention: Tensor  # (layers, heads, target tokens, source tokens)
 
     @property
     def shape(self) -> tuple[int, int]:
         """Layers and heads."""
-        return self.seen.shape[0], self.seen.shape[1]
+        return self.attention.shape[0], self.attention.shape[1]
 
     @property
     def each(self) -> list[Heads]:
@@ -160,23 +160,23 @@ class Watched:
 
     def by(self, heads: Heads) -> Alignment:
         """What these heads align."""
-        tokens = heads.mean(self.seen)
+        tokens = heads.mean(self.attention)
         within = (self.target.shares > 0).to(tokens)  # (target tokens, target units)
         rows = within.T @ tokens / within.sum(0)[:, None].clamp(min=1)  # (target units, tokens)
         return Alignment(self.source, self.target, tokens, rows @ self.source.shares)
 
 
-def check_watchable(speaker: Speaker) -> None:
+def check_watchable(speaker: TextModel) -> None:
     """Refuse a model without cross-attention before any work."""
     speaker.require("encoder-decoder", what="align words")
     try:
-        speaker.module.start(1, 1, watch=True).free()
+        speaker.module.start(1, 1, return_attention=True).free()
     except RegardError as error:
         raise RegardError(f"nothing can be aligned: {error}") from None
 
 
 def watched(
-    speaker: Speaker, pairs: Iterable[Pair], by: By = "words", *, rows: int = 32
+    speaker: TextModel, pairs: Iterable[Pair], by: By = "words", *, rows: int = 32
 ) -> Iterator[Watched | str]:
     """Pairs, in order, as a model looks at them; for one that it cannot read a sentence says why.
 
@@ -197,7 +197,7 @@ def watched(
         yield from (found[index] for index in range(len(some)))
 
 
-def watched_pair(speaker: Speaker, pair: Pair, by: By = "words") -> Watched:
+def watched_pair(speaker: TextModel, pair: Pair, by: By = "words") -> Watched:
     """The same for one pair, which the model must be able to read."""
     (found,) = watched(speaker, [pair], by)
     if isinstance(found, str):
@@ -205,9 +205,9 @@ def watched_pair(speaker: Speaker, pair: Pair, by: By = "words") -> Watched:
     return found
 
 
-def _cuts(speaker: Speaker, pair: Pair, by: By) -> tuple[Cut, Cut]:
+def _cuts(speaker: TextModel, pair: Pair, by: By) -> tuple[Cut, Cut]:
     """Both sides of a pair as the model reads and writes them."""
-    pair = Pair(*(mended(text) for text in pair))
+    pair = Pair(*(replace_invalid_utf8(text) for text in pair))
     read, written = speaker.source(pair.source), speaker.ids(pair.target)
     if not written:
         raise RegardError("the target is empty; give something to align")
@@ -234,14 +234,16 @@ def _batches(cuts: Mapping[int, tuple[Cut, Cut]], rows: int) -> Iterator[list[in
             yield [which[index] for index in batch[first : first + fit]]
 
 
-def _looks(speaker: Speaker, pairs: Sequence[tuple[Cut, Cut]]) -> list[Watched]:
+def _looks(speaker: TextModel, pairs: Sequence[tuple[Cut, Cut]]) -> list[Watched]:
     """Some pairs as one batch."""
     prompts = [[speaker.signs.begin, *target.ids[:-1]] for _, target in pairs]
     with torch.inference_mode():
         memory = speaker.encode([source.ids for source, _ in pairs])
         room = max(map(len, prompts))
-        read = Prefix.read(speaker.module, prompts, room, speaker.device, memory, watch=True)
-    seen = read.state.seen  # (rows, layers, heads, longest target, longest source)
+        read = DecoderSession.read(
+            speaker.module, prompts, room, speaker.device, memory, return_attention=True
+        )
+    seen = read.state.attention  # (rows, layers, heads, longest target, longest source)
     if seen is None:
         raise RegardError("nothing can be aligned: this model does not tell what it looked at")
     check_numbers(seen)

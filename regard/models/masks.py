@@ -1,8 +1,9 @@
 """Who may look at whom (M13). A mask is a value; attention turns it into a kernel's argument.
 
-A mask answers for a `Span`: which queries (they stand at given positions) meet which keys (key j
-stands at position j). `lay` reduces a mask and a position bias to an `Overlay`, the cheapest
-thing a kernel can be given that is right, once for a whole pass through all layers.
+A mask answers for a `QueryKeyRange`: which queries (they stand at given positions) meet which keys
+(key j stands at position j). `resolve_mask` reduces a mask and a position bias to an
+`AttentionMask`, the cheapest thing a kernel can be given that is right, once for a whole pass
+through all layers.
 """
 
 from dataclasses import dataclass
@@ -28,7 +29,7 @@ def whole_numbers(given: object, what: str) -> Tensor:
 
 
 @dataclass(frozen=True, eq=False)
-class Span:
+class QueryKeyRange:
     """The queries and keys that meet in one pass."""
 
     positions: Tensor  # (rows or 1, queries): where each query stands
@@ -57,11 +58,11 @@ class Span:
 class Mask:
     """Which query may see which key. Combine masks with `&`."""
 
-    def allowed(self, span: Span) -> Tensor:
+    def allowed(self, span: QueryKeyRange) -> Tensor:
         """True where the query may see the key; (rows or 1, queries or 1, keys)."""
         raise NotImplementedError
 
-    def hides_nothing(self, span: Span) -> bool:
+    def hides_nothing(self, span: QueryKeyRange) -> bool:
         """Whether every pair is allowed, as far as can be told without asking the device."""
         return False
 
@@ -96,16 +97,16 @@ def _mask(given: object) -> Mask:
 class Causal(Mask):
     """No query sees a later key."""
 
-    def allowed(self, span: Span) -> Tensor:
+    def allowed(self, span: QueryKeyRange) -> Tensor:
         return span.key_positions() <= span.positions[..., None]  # (rows or 1, queries, keys)
 
-    def hides_nothing(self, span: Span) -> bool:
+    def hides_nothing(self, span: QueryKeyRange) -> bool:
         return span.first is not None and span.first >= span.keys - 1
 
     def spares_self(self) -> bool:
         return True
 
-    def is_square(self, span: Span) -> bool:
+    def is_square(self, span: QueryKeyRange) -> bool:
         """Whether this is the plain triangle that kernels know by themselves."""
         return span.first == 0 and span.queries == span.keys
 
@@ -120,11 +121,11 @@ class Window(Mask):
         if not isinstance(self.size, int) or self.size < 1:
             raise RegardError(f"a window must hold at least one position, not {self.size!r}")
 
-    def allowed(self, span: Span) -> Tensor:
+    def allowed(self, span: QueryKeyRange) -> Tensor:
         distance = span.positions[..., None] - span.key_positions()  # (rows or 1, queries, keys)
         return distance.abs() < self.size
 
-    def hides_nothing(self, span: Span) -> bool:
+    def hides_nothing(self, span: QueryKeyRange) -> bool:
         if span.first is None:
             return False
         return self.size > max(span.first + span.queries - 1, span.keys - 1 - span.first)
@@ -146,11 +147,11 @@ class Padding(Mask):
             shape = tuple(lengths.shape)
             raise RegardError(f"a Padding mask needs one whole number for each row, not {shape}")
 
-    def allowed(self, span: Span) -> Tensor:
+    def allowed(self, span: QueryKeyRange) -> Tensor:
         lengths = self.lengths.to(span.device)
         return (span.key_positions() < lengths[:, None])[:, None]  # (rows, 1, keys)
 
-    def hides_nothing(self, span: Span) -> bool:
+    def hides_nothing(self, span: QueryKeyRange) -> bool:
         if self.lengths.device.type != "cpu" or torch.compiler.is_compiling():
             return False
         if len(self.lengths) != span.rows:
@@ -175,7 +176,7 @@ class Documents(Mask):
             ids = whole_numbers(self.ids, "document ids")
             object.__setattr__(self, "ids", ids)
 
-    def allowed(self, span: Span) -> Tensor:
+    def allowed(self, span: QueryKeyRange) -> Tensor:
         if self.ids.dim() != 2 or self.ids.shape[1] < span.keys:
             raise RegardError(
                 f"document ids of shape {tuple(self.ids.shape)} do not cover {span.keys} "
@@ -209,7 +210,7 @@ class Dense(Mask):
                 f"not {self.table.dtype} of shape {tuple(self.table.shape)}"
             )
 
-    def allowed(self, span: Span) -> Tensor:
+    def allowed(self, span: QueryKeyRange) -> Tensor:
         return self.table.to(span.device).reshape(-1, *self.table.shape[-2:])
 
     def of_keys(self) -> Mask | None:
@@ -222,10 +223,10 @@ class Combined(Mask):
 
     masks: tuple[Mask, ...]
 
-    def allowed(self, span: Span) -> Tensor:
+    def allowed(self, span: QueryKeyRange) -> Tensor:
         return reduce(torch.logical_and, (mask.allowed(span) for mask in self.masks))
 
-    def hides_nothing(self, span: Span) -> bool:
+    def hides_nothing(self, span: QueryKeyRange) -> bool:
         return all(mask.hides_nothing(span) for mask in self.masks)
 
     def of_keys(self) -> Mask | None:
@@ -237,10 +238,10 @@ class Combined(Mask):
 
 
 @dataclass(frozen=True, eq=False)
-class Overlay:
+class AttentionMask:
     """What lies over the scores of one pass: nothing, the causal triangle, or a dense table."""
 
-    span: Span
+    span: QueryKeyRange
     mask: Mask | None = None  # as asked for, so that a tape can show it
     bias: Tensor | None = None  # (rows or 1, heads, queries, keys), added to the scores
     table: Tensor | None = None  # (rows or 1, 1 or heads, queries or 1, keys): True/False, or
@@ -257,7 +258,7 @@ class Overlay:
         return allowed[:, None].expand(-1, 1, self.span.queries, -1)
 
 
-def fitting(mask: Mask, span: Span) -> Tensor:
+def fitting(mask: Mask, span: QueryKeyRange) -> Tensor:
     """The mask written out, (rows or 1, queries or 1, keys), or an error if it cannot fit."""
     wanted = (span.rows, span.queries, span.keys)
     tables = []
@@ -278,14 +279,16 @@ def _shape_of(mask: Mask) -> str:
     return f"{type(mask).__name__}{', '.join(shapes)}"
 
 
-def lay(mask: Mask | None, span: Span, bias: Tensor | None = None) -> Overlay:
+def resolve_mask(
+    mask: Mask | None, span: QueryKeyRange, bias: Tensor | None = None
+) -> AttentionMask:
     """Reduce a mask and a position bias to the cheapest thing that is right for this span."""
     parts = () if mask is None else _mask(mask).parts()
     parts = tuple(part for part in parts if not part.hides_nothing(span))
     if not parts:
-        return Overlay(span, mask, bias, table=bias)
+        return AttentionMask(span, mask, bias, table=bias)
     if bias is None and all(isinstance(part, Causal) and part.is_square(span) for part in parts):
-        return Overlay(span, mask, triangle=True)
+        return AttentionMask(span, mask, triangle=True)
     allowed = fitting(parts[0] if len(parts) == 1 else Combined(parts), span)[:, None]
     # CPU kernels give zeros where nothing is allowed; cuDNN's (torch 2.11, half precision) gives
     # the mean of all values, and NaN gradients. So there a blind query sees all, then is zeroed.
@@ -296,4 +299,4 @@ def lay(mask: Mask | None, span: Span, bias: Tensor | None = None) -> Overlay:
         blind = ~allowed.any(-1, keepdim=True)
         allowed = allowed | blind
     table = allowed if bias is None else bias.masked_fill(~allowed, -torch.inf)
-    return Overlay(span, mask, bias, table, blind=blind)
+    return AttentionMask(span, mask, bias, table, blind=blind)

@@ -70,6 +70,6 @@ class Network(nn.Module):
         """Read a source (rows, positions); `source_lengths` is another name of `lengths`."""
         raise RegardError(f"this model ({self.config.kind}) reads no source; give it tokens only")
 
-    def start(self, rows: int, room: int, *, watch: bool = False) -> State:
-        """An empty state for `rows` sequences of up to `room` tokens; `watch` fills its `seen`."""
+    def start(self, rows: int, room: int, *, return_attention: bool = False) -> State:
+        """An empty state for `rows` sequences of up to `room` tokens."""
         raise NotImplementedError

@@ -33,8 +33,8 @@ class State(Protocol):
     def rows(self) -> int: ...
 
     @property
-    def seen(self) -> Tensor | None:
-        """How the tokens of the last call looked at the source, if the state was begun to watch.
+    def attention(self) -> Tensor | None:
+        """How the tokens of the last call looked at the source, if the state returns it.
 
         (rows, layers, heads, new, source positions); each row of it sums to 1.
         """
@@ -42,7 +42,7 @@ class State(Protocol):
     def reorder(self, rows: Tensor | Sequence[int]) -> None:
         """Row i becomes what row `rows[i]` was; rows may repeat, and their number may change."""
 
-    def undo(self, counts: Sequence[int]) -> None:
+    def rollback(self, counts: Sequence[int]) -> None:
         """Row r forgets its last `counts[r]` tokens, of those that came with the last call."""
 
     def free(self) -> None:
@@ -105,6 +105,6 @@ class SequenceModel(Protocol):
         """Read a source (rows, positions) once, for any number of `forward` calls."""
         ...
 
-    def start(self, rows: int, room: int, *, watch: bool = False) -> State:
-        """An empty state for `rows` sequences of up to `room` tokens; `watch` fills its `seen`."""
+    def start(self, rows: int, room: int, *, return_attention: bool = False) -> State:
+        """An empty state for `rows` sequences of up to `room` tokens."""
         ...

@@ -13,8 +13,8 @@ from regard.cost.jobs import Counted, Shape
 from regard.cost.predict import step_seconds
 from regard.cost.report import Asked, Report, counted_for, report
 from regard.cost.step_products import of_any_length, of_one_length
-from regard.data.feeds.pair_batches import Buckets
-from regard.data.feeds.stream import Stream
+from regard.data.feeds.pair_batches import PairBatches
+from regard.data.feeds.stream import TextFeed
 from regard.errors import RegardError
 from regard.formats import moment
 from regard.models.bag.model import BagConfig
@@ -34,7 +34,7 @@ SHORT = 100  # steps: to count what a shorter run costs takes longer than the ru
 
 
 @dataclass(frozen=True)
-class Foretold:
+class StepForecast:
     """A step of a run as it was predicted."""
 
     asked: Asked
@@ -92,7 +92,7 @@ def asked_of(made: Plan, processes: int = 1) -> tuple[Asked, int] | None:
     except RegardError:  # a calibration of an older Regard, or a damaged one
         return None
     training, batch = made.settings.training, made.feed.step(0)
-    rows = max(1, min(training.rows, -(-batch.rows // processes)))
+    rows = max(1, min(training.micro_batch_size, -(-batch.rows // processes)))
     parts = -(-batch.rows // (rows * processes))
     asked = Asked(
         "train",
@@ -112,17 +112,17 @@ def products_of(made: Plan) -> Products | None:
     if made.settings.training.steps < SHORT or isinstance(made.config, UNPRICED):
         return None
     try:
-        if isinstance(made.feed, Stream):
+        if isinstance(made.feed, TextFeed):
             once = of_one_length(made.config, made.feed.step(0).tokens.shape[1])
         else:
-            once = of_any_length(made.config, sources=isinstance(made.feed, Buckets))
+            once = of_any_length(made.config, sources=isinstance(made.feed, PairBatches))
     except UNCOUNTED:
         return None  # a run does not fail because its price is not known
     readings = criterion_of(made.settings.training).readings
     return lambda rows, tokens, sources: once(readings * rows, tokens, sources)
 
 
-def foretold(made: Plan, processes: int = 1) -> Foretold | None:
+def forecast(made: Plan, processes: int = 1) -> StepForecast | None:
     """The prediction for a plan; none for what is not trained by steps, or only by few."""
     given = asked_of(made, processes) if made.settings.training.steps >= SHORT else None
     if given is None:
@@ -132,7 +132,7 @@ def foretold(made: Plan, processes: int = 1) -> Foretold | None:
         counted = counted_for(made.config, asked, asked.shape)
     except UNCOUNTED:
         return None
-    return Foretold(asked, counted, parts, step_seconds(counted, asked.device, parts))
+    return StepForecast(asked, counted, parts, step_seconds(counted, asked.device, parts))
 
 
 def dry_report(made: Plan) -> tuple[Report, int] | None:
@@ -144,13 +144,13 @@ def dry_report(made: Plan) -> tuple[Report, int] | None:
     return in_parts(report(made.config, asked), parts), parts
 
 
-def warned(made: Plan, told: Foretold) -> Mapping[str, Any] | None:
+def warned(made: Plan, told: StepForecast) -> Mapping[str, Any] | None:
     """A warning before a run that will not fit, with what would."""
     device = told.asked.device
     if told.bytes <= device.memory:
         return None
     rows = report(made.config, told.asked).rows_that_fit
-    would = f"training.rows={rows} would fit"
+    would = f"training.micro_batch_size={rows} would fit"
     if not rows:
         would = "not one row would fit; choose a smaller model or a shorter training.context"
     return {
@@ -160,7 +160,7 @@ def warned(made: Plan, told: Foretold) -> Mapping[str, Any] | None:
     }
 
 
-def crowded(told: Foretold) -> Mapping[str, Any] | None:
+def crowded(told: StepForecast) -> Mapping[str, Any] | None:
     """A warning before a run on a CPU whose cores others use."""
     threads = torch.get_num_threads()
     if told.asked.device.kind != "cpu" or threads == 1 or (longer := crowding()) < CROWDED:

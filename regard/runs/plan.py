@@ -7,11 +7,11 @@ from typing import Any
 import torch
 
 from regard.data.builtin import tasks
-from regard.data.feeds.labels import Labels, check_labels
-from regard.data.feeds.pair_batches import Buckets
+from regard.data.feeds.labels import LabelBatches, check_labels
+from regard.data.feeds.pair_batches import PairBatches
 from regard.data.feeds.phrases import find_phrases, spelled
-from regard.data.feeds.stream import ContinuedStream, MaskedStream, Stream
-from regard.data.progress import Stages
+from regard.data.feeds.stream import ContinuedTextFeed, MaskedTextFeed, TextFeed
+from regard.data.progress import Progress
 from regard.data.readers.files import expanded
 from regard.data.readers.pairs import EncodedPairs, PairTexts, encode_pairs, gather_pairs
 from regard.data.readers.texts import Part, Texts, gather
@@ -26,7 +26,7 @@ from regard.models.counting.model import NGramConfig
 from regard.models.recurrent.config import RecurrentConfig
 from regard.models.transformer.config import TransformerConfig
 from regard.models.word_vectors.model import Word2VecConfig
-from regard.runs.resolve import Made, Plan, decided
+from regard.runs.resolve import Plan, PreparedData, resolve
 from regard.runs.stored_run import config_for
 from regard.text.dropout import Dropout
 from regard.text.tokenizer import Kind, Tokenizer
@@ -51,7 +51,9 @@ REACH = 64  # tokens that gradients of recurrent models go back
 PLACES = 8  # rows of text that should at least be there to learn from
 
 
-def plan(settings: Settings, stages: Stages | None = None, known: Sequence[Tokenizer] = ()) -> Plan:
+def plan(
+    settings: Settings, stages: Progress | None = None, known: Sequence[Tokenizer] = ()
+) -> Plan:
     """Read the data and decide everything that was left open.
 
     `known` are the tokenizers of a run that goes on: the target's, then a separate source's.
@@ -71,7 +73,7 @@ def plan(settings: Settings, stages: Stages | None = None, known: Sequence[Token
     data = settings.data
     objective_for(settings.model.config(), data.form)  # or say so before reading all
     prepare_for = {"text": _text, "pairs": _pairs, "images": images.prepared}[data.form]
-    return decided(prepare_for(settings, stages or Stages(), known), device)
+    return resolve(prepare_for(settings, stages or Progress(), known), device)
 
 
 BUILT_IN = ("python", *tasks.TASKS, images.SCENES)
@@ -113,17 +115,17 @@ def _machine_defaults(settings: Settings, device: torch.device) -> Settings:
         model = replace(model, preset=USUAL[data.form][gpu])
     wanted = TOKENS[data.form][gpu]
     context, config = training.context, model.config()
-    if settings.data.isolate and not isinstance(config, TransformerConfig):
+    if settings.data.document_mask and not isinstance(config, TransformerConfig):
         raise RegardError(
-            f"a model like {model.preset} reads across documents; leave out data.isolate"
+            f"a model like {model.preset} reads across documents; leave out data.document_mask"
         )
     if training.recompute and not isinstance(config, TransformerConfig):
         raise RegardError(
             f"a model like {model.preset} keeps what it computed; leave out training.recompute"
         )
-    if training.consistency:
+    if training.r_drop:
         _check_consistency(model.preset, config)
-    if criterion_of(training).calms:
+    if criterion_of(training).regularises:
         _check_calming(model.preset, config)
     if isinstance(config, RecurrentConfig):
         wanted, context = (8192 if gpu else 2048), context or REACH
@@ -143,7 +145,7 @@ def _machine_defaults(settings: Settings, device: torch.device) -> Settings:
 
 def _check_consistency(name: str, config: Config) -> None:
     """Refuse to read rows twice where that is of no use."""
-    leave = "leave out training.consistency"
+    leave = "leave out training.r_drop"
     if isinstance(config, RecurrentConfig) and config.kind == "decoder":
         raise RegardError(f"rows of a model like {name} go on from one another, once; {leave}")
     shares = [f.name for f in fields(config) if f.name.endswith("dropout")]
@@ -157,11 +159,11 @@ def _check_calming(name: str, config: Config) -> None:
     if not isinstance(config, RecurrentConfig) or config.kind != "decoder":
         raise RegardError(
             f"only recurrent language models are calmed, not one like {name}; leave out "
-            "training.activation and training.slowness"
+            "training.ar_alpha and training.tar_beta"
         )
 
 
-def _text(settings: Settings, stages: Stages, known: Sequence[Tokenizer]) -> Made:
+def _text(settings: Settings, stages: Progress, known: Sequence[Tokenizer]) -> PreparedData:
     data, training = settings.data, settings.training
     asked = settings.model.config()
     if isinstance(asked, Word2VecConfig):  # nothing is measured on what is held out
@@ -175,15 +177,17 @@ def _text(settings: Settings, stages: Stages, known: Sequence[Tokenizer]) -> Mad
     usual: Kind = "word" if counts else "bpe"
     kind: Kind = usual if wanted.kind == "auto" else wanted.kind
     most = wanted.vocabulary or vocabulary_for(kind, size, all_words=counts)
-    least = wanted.least or (RARE if isinstance(asked, Word2VecConfig) else 0)
-    wanted = replace(wanted, kind=kind, vocabulary=most, least=least)
+    least = wanted.min_frequency or (RARE if isinstance(asked, Word2VecConfig) else 0)
+    wanted = replace(wanted, kind=kind, vocabulary=most, min_frequency=least)
     tokenizer = known[0] if known else tokenizer_for(wanted, texts, stages, lines)
     wanted = replace(wanted, kind=tokenizer.kind)  # a file has its own
     with stages.stage("encoding", size) as progress:
         parts = prepare(texts, tokenizer, progress, lines=lines)
     if isinstance(asked, Word2VecConfig) and asked.phrases and not known:
         with stages.stage("finding phrases"):
-            tokenizer = _with_phrases(tokenizer, parts["train"], asked.phrases, wanted.least)
+            tokenizer = _with_phrases(
+                tokenizer, parts["train"], asked.phrases, wanted.min_frequency
+            )
             parts = prepare(texts, tokenizer, lines=lines)
     context = min(training.context, _context_for(len(parts["train"])))
     model = settings.model
@@ -197,7 +201,7 @@ def _text(settings: Settings, stages: Stages, known: Sequence[Tokenizer]) -> Mad
         model=model,
         training=replace(training, context=context),
     )
-    return Made(
+    return PreparedData(
         settings,
         config,
         lambda tokens: stream(parts["train"], parts["valid"], config, settings, tokens),
@@ -218,16 +222,18 @@ def _with_phrases(tokenizer: Tokenizer, train: Tokens, threshold: float, least: 
     return Tokenizer(replace(known, tokens=(*known.tokens, *spelled(pairs, known.tokens))))
 
 
-def stream(train: Tokens, valid: Tokens, config: Config, settings: Settings, tokens: int) -> Stream:
+def stream(
+    train: Tokens, valid: Tokens, config: Config, settings: Settings, tokens: int
+) -> TextFeed:
     """Rows of text as this kind of model reads them, `tokens` in a step."""
     training = settings.training
     rows = max(1, tokens // training.context)
-    shape = train, valid, training.context, rows, training.seed, settings.data.isolate
+    shape = train, valid, training.context, rows, training.seed, settings.data.document_mask
     if isinstance(config, RecurrentConfig):
-        return ContinuedStream(*shape)
+        return ContinuedTextFeed(*shape)
     if config.kind == "encoder":
-        return MaskedStream(*shape, vocabulary=config.vocabulary, share=training.masked)
-    return Stream(*shape)
+        return MaskedTextFeed(*shape, vocabulary=config.vocabulary, share=training.masked)
+    return TextFeed(*shape)
 
 
 def _context_for(tokens: int) -> int:
@@ -288,7 +294,7 @@ def pairs_of(settings: Settings) -> PairTexts:
     )
 
 
-def _pairs(settings: Settings, stages: Stages, known: Sequence[Tokenizer]) -> Made:
+def _pairs(settings: Settings, stages: Progress, known: Sequence[Tokenizer]) -> PreparedData:
     data, wanted = settings.data, settings.tokenizer
     with stages.stage("reading"):
         texts = pairs_of(settings)
@@ -331,11 +337,11 @@ def _pairs(settings: Settings, stages: Stages, known: Sequence[Tokenizer]) -> Ma
         dropout = Dropout(source, wanted.dropout), Dropout(target, wanted.dropout)
     seed = settings.training.seed
     lengths = train.lengths
-    buckets = Labels if labelled else Buckets
-    return Made(
+    buckets = LabelBatches if labelled else PairBatches
+    return PreparedData(
         replace(settings, tokenizer=wanted, data=replace(data, longest=longest)),
         config,
-        lambda tokens: buckets(train, valid, tokens, seed, dropout, data.spread),
+        lambda tokens: buckets(train, valid, tokens, seed, dropout, data.length_jitter),
         [target] if source is target else [target, source],
         _described_pairs(train, valid, texts.rule, [target, source]),
         [

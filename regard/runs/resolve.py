@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from regard.data.batch import Batch, Feed
-from regard.data.feeds.images import Captions
-from regard.data.feeds.stream import Stream
+from regard.data.feeds.images import ImageFeed
+from regard.data.feeds.stream import TextFeed
 from regard.errors import RegardError
 from regard.families.registry import Config, build
 from regard.models.bag.model import BagConfig
@@ -59,7 +59,7 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Made:
+class PreparedData:
     """What reading the data gave."""
 
     settings: Settings
@@ -74,7 +74,7 @@ class Made:
     digest: str = ""
 
 
-def decided(made: Made, device: torch.device) -> Plan:
+def resolve(made: PreparedData, device: torch.device) -> Plan:
     """Decide what depends on model, data and machine together."""
     settings, config = made.settings, made.config
     training, optimizer = settings.training, settings.optimizer
@@ -94,7 +94,7 @@ def decided(made: Made, device: torch.device) -> Plan:
         training = replace(training, steps=_steps(feed, training.epochs))
         settings = replace(settings, training=training)
     lacking = unfit(config, settings, device, precision)
-    rows = training.rows or int(bool(lacking))
+    rows = training.micro_batch_size or int(bool(lacking))
     if not rows:
         with enough(device):
             rows = _rows(config, objective, feed, settings, device, precision)
@@ -109,10 +109,10 @@ def decided(made: Made, device: torch.device) -> Plan:
         checkpoint_every=training.checkpoint_every or every,
         sample_every=training.sample_every or every,
         log_every=training.log_every or max(1, steps // 200),
-        rows=rows,
+        micro_batch_size=rows,
     )
     usual = _steep(config) if optimizer.kind == "sgd" else _peak(config)
-    optimizer = replace(optimizer, peak=optimizer.peak or usual)
+    optimizer = replace(optimizer, learning_rate=optimizer.learning_rate or usual)
     schedule = replace(settings.schedule, warmup=warmup(settings.schedule, steps))
     settings = replace(settings, training=training, optimizer=optimizer, schedule=schedule)
     return replace(_planned(made, settings, objective, device, feed), unfit=lacking)
@@ -140,7 +140,9 @@ def _steps(feed: Feed, epochs: float) -> int:
     return bisect_left(range(most), epochs, lo=1, key=feed.epoch)
 
 
-def _passes(made: Made, config: Word2VecConfig, objective: Objective, device: torch.device) -> Plan:
+def _passes(
+    made: PreparedData, config: Word2VecConfig, objective: Objective, device: torch.device
+) -> Plan:
     """A plan for word vectors, which are made in whole passes over the text."""
     settings = made.settings
     training = settings.training
@@ -159,19 +161,19 @@ def _passes(made: Made, config: Word2VecConfig, objective: Objective, device: to
         device=str(device),
         precision="float32",
         compile="no",
-        rows=1,
+        micro_batch_size=1,
         checkpoint_every=every,
         sample_every=training.sample_every or every,
         log_every=training.log_every or max(1, steps // 200),
     )
-    peak = settings.optimizer.peak or RATES[config.method]
-    optimizer = replace(settings.optimizer, peak=peak)
+    peak = settings.optimizer.learning_rate or RATES[config.method]
+    optimizer = replace(settings.optimizer, learning_rate=peak)
     settings = replace(settings, training=training, optimizer=optimizer)
     return _planned(made, settings, objective, device)
 
 
 def _planned(
-    made: Made,
+    made: PreparedData,
     settings: Settings,
     objective: Objective,
     device: torch.device,
@@ -207,7 +209,7 @@ def _sight(config: Config) -> dict[str, str]:
     return {"sees": found}
 
 
-def _once(made: Made, objective: Objective, steps: int) -> Plan:
+def _once(made: PreparedData, objective: Objective, steps: int) -> Plan:
     """A plan without an optimizer: the data is read once, in so many steps."""
     training = replace(
         made.settings.training,
@@ -215,7 +217,7 @@ def _once(made: Made, objective: Objective, steps: int) -> Plan:
         device="cpu",
         precision="float32",
         compile="no",
-        rows=1,
+        micro_batch_size=1,
         log_every=1,
     )
     settings = replace(made.settings, training=training)
@@ -276,7 +278,7 @@ def _rows(
 
 def _first_steps(feed: Feed) -> list[Batch]:
     """Enough steps to see how rows vary: not at all in a stream, and pictures are alike."""
-    few = {Stream: 1, Captions: 3}
+    few = {TextFeed: 1, ImageFeed: 3}
     steps = next((few[kind] for kind in few if isinstance(feed, kind)), 20)
     return [feed.step(step) for step in range(steps)]
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from regard.commands.arguments import check_place, check_spelling
-from regard.data.progress import Stages
+from regard.data.progress import Progress
 from regard.errors import RegardError, UnreadableError
 from regard.runs import stored_run
 from regard.runs.plan import Plan, plan
@@ -23,15 +23,18 @@ from regard.training.checkpoints.reading import FOLDER as CHECKPOINTS
 from regard.training.distributed.processes import Processes
 from regard.training.settings import Settings
 
-OWN = (*DATA, "training.rows")  # where data lies, and what fits, may differ between machines
+OWN = (
+    *DATA,
+    "training.micro_batch_size",
+)  # where data lies, and what fits, may differ between machines
 TOKENIZERS = re.compile(r"(source_)?tokenizer\.json")
 UNFINISHED = re.compile(r"\..+\.(partial|aside)")
 
 
-def planned(
+def resume_or_new(
     settings: Settings,
     out: str,
-    stages: Stages,
+    stages: Progress,
     processes: Processes,
     dry: bool,
     known: Sequence[Tokenizer] = (),
@@ -72,7 +75,7 @@ def planned(
 
 def shared_plan(
     settings: Settings,
-    stages: Stages,
+    stages: Progress,
     processes: Processes,
     known: Sequence[Tokenizer] = (),
 ) -> Plan:

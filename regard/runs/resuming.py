@@ -9,7 +9,7 @@ from regard.errors import Problems, RegardError
 from regard.runs import recipes
 from regard.runs.stored_run import RUN, is_run, settings_of
 from regard.training.checkpoints.reading import Checkpoint, damaged_steps, stored_steps
-from regard.training.settings import Settings
+from regard.training.settings import Settings, renamed
 
 Flat = dict[str, Any]  # "table.key": value
 STEPS = "training.steps"
@@ -167,7 +167,7 @@ def _compare(before: Flat, after: Flat, problems: Problems) -> None:
 
 def _settings_in(about: Mapping[str, Any]) -> Flat:
     found = about.get("settings")
-    return flat(found) if isinstance(found, Mapping) else {}
+    return flat(renamed(found)) if isinstance(found, Mapping) else {}
 
 
 def steps_of(stored: Checkpoint, otherwise: int) -> int:

@@ -231,7 +231,7 @@ def _size(folder: Path) -> int:
 
 
 @dataclass
-class Told:
+class LogTail:
     """What is known of a log's end, read backwards."""
 
     last: Mapping[str, Any] = field(default_factory=dict)  # the last event
@@ -278,9 +278,9 @@ class Told:
             self.best_bleu = bleu if loss is None else None
 
 
-def _told(path: Path) -> Told:
+def _told(path: Path) -> LogTail:
     """Read a log from its end, as far as needed."""
-    told = Told()
+    told = LogTail()
     try:
         regular = stat.S_ISREG(os.stat(path).st_mode)
     except FileNotFoundError:
@@ -294,7 +294,7 @@ def _told(path: Path) -> Told:
     return told
 
 
-def _take(path: Path, told: Told) -> None:
+def _take(path: Path, told: LogTail) -> None:
     seen = 0
     for line in _backwards(path):
         seen += 1

@@ -14,8 +14,8 @@ from rich.console import Console
 from torch import Tensor
 
 from regard.commands.evaluate import pair_rules
-from regard.data.feeds.images import Captions
-from regard.data.feeds.pair_batches import Buckets
+from regard.data.feeds.images import ImageFeed
+from regard.data.feeds.pair_batches import PairBatches
 from regard.errors import RegardError
 from regard.families.registry import Model, build
 from regard.families.samples import sampler
@@ -25,7 +25,7 @@ from regard.models.counting.model import NGram
 from regard.models.recurrent.model import Recurrent
 from regard.models.word_vectors.model import WordVectors
 from regard.runs import stored_run
-from regard.runs.forecast import Foretold, crowded, foretold, products_of, warned
+from regard.runs.forecast import StepForecast, crowded, forecast, products_of, warned
 from regard.runs.plan import Plan
 from regard.runs.resume_or_new import check_free
 from regard.runs.resuming import begun, check_begun, check_place, to_go_on_from
@@ -52,7 +52,7 @@ from regard.training.word2vec.loop import WordLoop
 LATE = 60.0  # seconds until network file systems show a new file to those who had looked for it
 
 
-def carry_out(
+def train_run(
     made: Plan,
     folder: Path,
     console: Console,
@@ -112,7 +112,7 @@ def carry_out(
                 lock=lock if processes.first else lock.seen(),
             )
             _tell_start(job, made, start, notes, again=run is not None)
-            told = foretold(made, processes.count) if processes.first else None
+            told = forecast(made, processes.count) if processes.first else None
             for event in (told.event(), warned(made, told), crowded(told)) if told else ():
                 if event:
                     job.sink.write({**event, "step": start.step, "time": start.seconds})
@@ -153,7 +153,7 @@ def _about(made: Plan, processes: Processes) -> dict[str, Any]:
     return dict(json.loads(json.dumps(about)))
 
 
-def _trained(loop: Trainer, made: Plan, told: Foretold | None) -> tuple[Outcome, Scores | None]:
+def _trained(loop: Trainer, made: Plan, told: StepForecast | None) -> tuple[Outcome, Scores | None]:
     """Run a loop to its end, write the weights it chose, and measure them."""
     outcome = loop.run()
     scores = None
@@ -179,7 +179,7 @@ def _trained(loop: Trainer, made: Plan, told: Foretold | None) -> tuple[Outcome,
 
 def _tell_failed(job: Job, outcome: Outcome) -> None:
     """How many images could not be decoded while training, if any."""
-    failed = job.feed.pictures.failed if isinstance(job.feed, Captions) else {}
+    failed = job.feed.pictures.failed if isinstance(job.feed, ImageFeed) else {}
     if failed:
         first = next(iter(failed.values()))
         said = f"{len(failed):,} images could not be decoded, and others stood in for them; "
@@ -285,9 +285,9 @@ def _freely(made: Plan, module: Model) -> Callable[[], Scores] | None:
     feed = made.feed
     if not made.objective.free:
         return None
-    assert isinstance(feed, Captions)
+    assert isinstance(feed, ImageFeed)
     assert isinstance(module, Captioner)
-    rows, tokenizer = 2 * made.settings.training.rows, made.tokenizers[0]
+    rows, tokenizer = 2 * made.settings.training.micro_batch_size, made.tokenizers[0]
     return lambda: freely(module, feed, tokenizer, rows, made.precision)
 
 
@@ -326,8 +326,8 @@ def _described(job: Job, made: Plan) -> dict[str, Any]:
     return (
         facts
         | {
-            "rows": training.rows,
-            "accumulation": -(-rows // training.rows),
+            "rows": training.micro_batch_size,
+            "accumulation": -(-rows // training.micro_batch_size),
             "precision": made.precision,
         }
         | ({"peak": job.peak.words()} if job.products else {})
@@ -347,7 +347,7 @@ def _final(
         how = counted_rules(loop.job.module)
     if made.objective.free:
         how = free_rules(1)
-    if isinstance(made.feed, Buckets):
+    if isinstance(made.feed, PairBatches):
         pairs, module = made.feed.valid, _whole(loop, weights)
         assert not isinstance(module, WordVectors)
         written = translations(module, pairs, made.tokenizers[0], precision=made.precision)

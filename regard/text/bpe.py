@@ -31,7 +31,7 @@ import tokenizers
 
 from regard.text.invalid_utf8 import parts
 from regard.text.reference import Ids, slowly, whole
-from regard.text.regex_agreement import Alike
+from regard.text.regex_agreement import RegexAgreement
 from regard.text.specials import SPECIALS
 from regard.text.vocabulary import Vocabulary
 
@@ -50,7 +50,7 @@ class Bpe:
         ids = {content: i for i, content in enumerate(vocabulary.contents()) if content}
         self.bytes = np.array([ids[bytes([byte])] for byte in range(256)], np.uint32)
         self.fast = _tiktoken(ids) if sound(vocabulary, reference) else None
-        self.alike = Alike(_whole, whole(reference.pre_tokenizer))
+        self.alike = RegexAgreement(_whole, whole(reference.pre_tokenizer))
 
     def __call__(self, text: str) -> Ids:
         found = [

@@ -14,7 +14,7 @@ import numpy as np
 import tokenizers
 
 from regard.text.bpe import Bpe
-from regard.text.invalid_utf8 import REPLACEMENT, escaped, mended
+from regard.text.invalid_utf8 import REPLACEMENT, escaped, replace_invalid_utf8
 from regard.text.reference import Ids
 from regard.text.specials import UNK
 from regard.text.vocabulary import Kind, Vocabulary
@@ -60,7 +60,7 @@ class Dictionary:
         self.ids = {token: i for i, token in enumerate(vocabulary.tokens)}
 
     def __call__(self, text: str) -> Ids:
-        words = self.words(mended(text))
+        words = self.words(replace_invalid_utf8(text))
         return np.fromiter(map(self.ids.get, words, repeat(UNK)), np.uint32, len(words))
 
 

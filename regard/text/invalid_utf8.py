@@ -19,7 +19,7 @@ def broken(text: str) -> int:
     return 0 if _valid(text) else len(_SURROGATE.findall(text))
 
 
-def mended(text: str) -> str:
+def replace_invalid_utf8(text: str) -> str:
     """`text` with U+FFFD for whatever is broken."""
     return text if _valid(text) else _SURROGATE.sub(REPLACEMENT, text)
 

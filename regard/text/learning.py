@@ -11,7 +11,7 @@ from tokenizers import models, pre_tokenizers, trainers
 from regard.errors import RegardError
 from regard.text.bytelevel import CHARACTERS
 from regard.text.cutting import cut
-from regard.text.invalid_utf8 import mended, parts
+from regard.text.invalid_utf8 import parts, replace_invalid_utf8
 from regard.text.specials import SPECIALS
 from regard.text.tokenised import beginning, looks_tokenised
 from regard.text.tokenizer import Tokenizer
@@ -23,16 +23,16 @@ MOST = 50_000  # of kind word if nothing is asked for
 HANDFUL = 1 << 14
 SEEN_TWICE = 2  # a pair met once is no regularity: merging it learns a word by heart
 
-Progress = Callable[[int], None]
+Advance = Callable[[int], None]
 
 
 def learn(
     kind: Kind,
     texts: Iterable[str],
     vocabulary: int = 0,
-    progress: Progress | None = None,
+    progress: Advance | None = None,
     *,
-    least: int = 0,
+    min_frequency: int = 0,
     tokenised: bool | None = None,
     lines: bool = False,
 ) -> Tokenizer:
@@ -42,14 +42,16 @@ def learn(
     not enough for kind bpe, and is of no matter for kind byte. `progress` is told the characters
     read so far. A text may be a document or a piece of one.
 
-    Kinds char and word leave out what is seen fewer than `least` times. For kind word `tokenised`
-    says whether words stand between blanks already; None: as the beginning of the texts looks. With
+    Kinds char and word leave out what is seen fewer than `min_frequency` times. For kind word
+    `tokenised` says whether words stand between blanks already; None: as the beginning of the texts looks. With
     `lines`, each line will be encoded by itself, so that no token has a newline.
     """
     check_kind(kind)
     _check_vocabulary(kind, vocabulary)
-    if least < 0:
-        raise RegardError(f"tokens cannot be seen fewer than 0 times: least is {least}")
+    if min_frequency < 0:
+        raise RegardError(
+            f"tokens cannot be seen fewer than 0 times: min_frequency is {min_frequency}"
+        )
     if kind != "word":
         tokenised = False
     elif tokenised is None:
@@ -64,7 +66,7 @@ def learn(
         learned = Vocabulary("byte", (*SPECIALS, *CHARACTERS))
     else:
         find = finder(tokenised) if kind == "word" else list
-        ranked = _most_frequent(read, find, least, lines)
+        ranked = _most_frequent(read, find, min_frequency, lines)
         most = vocabulary or (MOST if kind == "word" else len(ranked) + len(SPECIALS))
         tokens = (*SPECIALS, *ranked[: most - len(SPECIALS)])
         learned = Vocabulary(kind, tokens, tokenised=tokenised)
@@ -76,7 +78,7 @@ def learn(
 class _Read:
     """The texts as they pass by."""
 
-    def __init__(self, texts: Iterable[str], progress: Progress | None) -> None:
+    def __init__(self, texts: Iterable[str], progress: Advance | None) -> None:
         self.texts, self.progress = texts, progress
         self.characters = 0
 
@@ -91,7 +93,7 @@ class _Read:
 def _check_vocabulary(kind: Kind, vocabulary: int) -> None:
     if kind == "bpe" and vocabulary < BYTES:
         raise RegardError(
-            f"kind bpe needs a vocabulary of at least {BYTES} "
+            f"kind bpe needs a vocabulary of at min_frequency {BYTES} "
             f"({len(SPECIALS)} specials and 256 bytes), not {vocabulary}"
         )
     if kind in ("char", "word") and vocabulary and vocabulary <= len(SPECIALS):
@@ -101,15 +103,17 @@ def _check_vocabulary(kind: Kind, vocabulary: int) -> None:
         )
 
 
-def _most_frequent(texts: Iterable[str], find: Finder, least: int, lines: bool) -> list[str]:
+def _most_frequent(
+    texts: Iterable[str], find: Finder, min_frequency: int, lines: bool
+) -> list[str]:
     """Characters or words, the frequent first, equally frequent ones by code point."""
     counts: Counter[str] = Counter()
     for text in texts:
-        counts.update(find(mended(text.replace("\r\n", "\n") if lines else text)))
+        counts.update(find(replace_invalid_utf8(text.replace("\r\n", "\n") if lines else text)))
     del counts["<unk>"]  # it is a special already
     if lines:
         del counts["\n"]
-    kept = (token for token, count in counts.items() if count >= least)
+    kept = (token for token, count in counts.items() if count >= min_frequency)
     return sorted(kept, key=lambda token: (-counts[token], token))
 
 

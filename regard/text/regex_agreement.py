@@ -18,7 +18,7 @@ _PROBES = "a1!"  # a character that stays with one of these is a letter, a numbe
 _UNASKED, _ALIKE, _DIFFERENT = 0, 1, 2
 
 
-class Alike:
+class RegexAgreement:
     """Asks both engines about each character the first time it is met."""
 
     def __init__(self, one: Whole, other: Whole) -> None:

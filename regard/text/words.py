@@ -11,14 +11,14 @@ import tokenizers
 from tokenizers import pre_tokenizers
 
 from regard.text.reference import whole
-from regard.text.regex_agreement import Alike
+from regard.text.regex_agreement import RegexAgreement
 
 # <unk> | newline | a word, with ' ’ - inside | 's, 'll | a run of signs
 PATTERN = r"<unk>|\n|\w+(?:['’-]\w+)*|'\w+|[^\w\s]+"
 # newline | the < of what would be a special token | a word. <unk> is the unknown word as it stands.
 BETWEEN_BLANKS = r"\n|<(?=(?:/?s|pad|mask)>(?![^\s]))|[^\s]+"
 # Python's \s is also \x1c–\x1f, which are signs to `tokenizers`. Its \w has no marks, and so on:
-# `Alike` finds out.
+# `RegexAgreement` finds out.
 _BLANKS = r"\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
 _WORDS = re.compile(PATTERN.replace(r"\s", _BLANKS))
 _BETWEEN_BLANKS = re.compile(BETWEEN_BLANKS.replace(r"\s", _BLANKS))
@@ -33,7 +33,7 @@ class Words:
 
     def __init__(self) -> None:
         self.reference = splitting(tokenised=False)
-        self.alike = Alike(_whole, whole(self.reference))
+        self.alike = RegexAgreement(_whole, whole(self.reference))
 
     def __call__(self, text: str) -> list[str]:
         if self.alike(text):

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Sequence
 from sacrebleu.metrics import BLEU
 
 from regard.data.batch import Batch
-from regard.data.feeds.images import Captions
+from regard.data.feeds.images import ImageFeed
 from regard.data.readers.captions import Captioned
 from regard.decoding.captions import Caption, captioned
 from regard.decoding.settings import TARGET, Beam
-from regard.decoding.text_model import Speaker
+from regard.decoding.text_model import TextModel
 from regard.models.captioner.model import Captioner
 from regard.text.tokenizer import Tokenizer
 from regard.training.optimization.precision import Precision, computing
@@ -27,7 +27,7 @@ RULES = (
 
 
 def described(
-    speaker: Speaker,
+    speaker: TextModel,
     batches: Iterable[Batch],
     beam: Beam = GREEDY,
     *,
@@ -45,13 +45,13 @@ def described(
 
 def freely(
     module: Captioner,
-    feed: Captions,
+    feed: ImageFeed,
     tokenizer: Tokenizer,
     rows: int,
     precision: Precision = "float32",
 ) -> Scores:
     """The figures of what is held out, written greedily; nothing of them if there is nothing."""
-    speaker = Speaker(module, TARGET, tokenizer)
+    speaker = TextModel(module, TARGET, tokenizer)
     written = described(speaker, feed.held_out(rows), precision=precision)
     return compared(written, feed.told)
 

@@ -13,7 +13,7 @@ from regard.models.recurrent.state import HiddenState
 from regard.training.distributed.processes import Processes
 
 
-class Carried:
+class CarriedState:
     """The hidden vectors of all rows of a step; of other processes' rows, once gathered."""
 
     def __init__(self, module: Recurrent, rows: int, processes: Processes) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from regard.data.feeds.stream import Stream
+from regard.data.feeds.stream import TextFeed
 from regard.errors import RegardError
 from regard.models.counting.estimate import Table, estimate
 from regard.models.counting.model import NGram, tensors_of
@@ -23,7 +23,7 @@ class Counting:
 
     def __init__(self, job: Job) -> None:
         assert isinstance(job.module, NGram)
-        assert isinstance(job.feed, Stream)
+        assert isinstance(job.feed, TextFeed)
         if job.processes.count > 1:
             raise RegardError("one process counts; start it without torchrun")
         self.job, self.processes = job, job.processes

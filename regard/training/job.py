@@ -21,9 +21,9 @@ from regard.storage.lock import Lock
 from regard.training.checkpoints.reading import Checkpoint
 from regard.training.checkpoints.saving import Checkpoints
 from regard.training.distributed.processes import ALONE, Processes
-from regard.training.objectives import PLAIN, Criterion, Objective, loss, restlessness
+from regard.training.objectives import PLAIN, Criterion, Objective, activation_penalty, loss
 from regard.training.optimization.precision import Precision
-from regard.training.r_drop import consistent_loss
+from regard.training.r_drop import r_drop_loss
 from regard.training.settings import Settings
 from regard.training.signals import Stop
 from regard.training.throughput import Peak, Products
@@ -121,18 +121,18 @@ class Answer(nn.Module):
         self.module, self.objective, self.criterion = module, objective, criterion
 
     def forward(self, batch: Batch, state: State | None = None) -> Tensor:
-        smoothing, consistency = self.criterion.smoothing, self.criterion.consistency
-        if self.criterion.calms:
+        smoothing, consistency = self.criterion.smoothing, self.criterion.r_drop
+        if self.criterion.regularises:
             assert isinstance(self.module, Network)
             hidden = self.module.hidden(batch.tokens, state=state)
             found = loss(self.module.logits(hidden), batch.targets, smoothing)
-            return found + restlessness(hidden, self.criterion)
+            return found + activation_penalty(hidden, self.criterion)
         if not consistency:
             logits = self.objective.logits(self.module, batch, state)
             return loss(logits, batch.targets, smoothing)
         twice = batch.each(lambda tensor: torch.cat([tensor, tensor]))
         logits = self.objective.logits(self.module, twice)
-        return consistent_loss(logits, batch.targets, smoothing, consistency)
+        return r_drop_loss(logits, batch.targets, smoothing, consistency)
 
 
 def recompute(module: nn.Module) -> None:

@@ -22,14 +22,14 @@ from torch import Tensor, nn
 
 from regard.data.batch import Batch
 from regard.data.feeds.order import generator
-from regard.data.feeds.stream import ContinuedStream
+from regard.data.feeds.stream import ContinuedTextFeed
 from regard.errors import RegardError
 from regard.models.recurrent.model import Recurrent
 from regard.models.transformer.model import Transformer
 from regard.models.word_vectors.model import WordVectors
 from regard.runs.resuming import steps_of
 from regard.storage.event_log import LOG
-from regard.training.carried_state import Carried
+from regard.training.carried_state import CarriedState
 from regard.training.checkpoints.reading import Checkpoint, Place
 from regard.training.compiling import compiled
 from regard.training.distributed.processes import Vote, last_part, replicated, sharded
@@ -98,12 +98,12 @@ class Loop:
             answer = replicated(answer, self.processes, unused=pooled)
         return compiled(answer) if self.job.compiled else answer
 
-    def _carried(self) -> Carried | None:
+    def _carried(self) -> CarriedState | None:
         """What rows remember from step to step, where they continue one another."""
-        if not isinstance(self.job.feed, ContinuedStream):
+        if not isinstance(self.job.feed, ContinuedTextFeed):
             return None
         assert isinstance(self.module, Recurrent)
-        return Carried(self.module, self.job.feed.tracks, self.processes)
+        return CarriedState(self.module, self.job.feed.tracks, self.processes)
 
     @property
     def done(self) -> int:
@@ -150,7 +150,9 @@ class Loop:
         job, settings, first = self.job, self.settings, self.place.step
         feed = job.feed.turned(self.place.turn) if self.place.turn else job.feed
         steps = range(first, settings.steps)
-        with prefetched(feed, steps, settings.rows, job.device, self.processes) as batches:
+        with prefetched(
+            feed, steps, settings.micro_batch_size, job.device, self.processes
+        ) as batches:
             for number, ready in batches:
                 # The first step may compile for minutes, and nothing is lost by leaving it.
                 with self._leavable() if number == first else nullcontext():
@@ -263,8 +265,8 @@ class Loop:
             "stop": "",
         }[on_fault]
         raise RegardError(
-            f"{what} at step {first}{how}; lower optimizer.peak or lengthen schedule.warmup in a "
-            f"new run, or go on from {self.job.folder} with another training.on_fault"
+            f"{what} at step {first}{how}; lower optimizer.learning_rate or lengthen schedule.warmup "
+            f"in a new run, or go on from {self.job.folder} with another training.on_fault"
         )
 
     def _back(self) -> None:
@@ -327,7 +329,7 @@ class Loop:
         job = self.job
         if job.freely is not None:
             return self._freely(job.freely)
-        batches = job.feed.held_out(2 * self.settings.rows)
+        batches = job.feed.held_out(2 * self.settings.micro_batch_size)
         return measure(
             self.module, job.objective, batches, job.precision, job.valid_bytes, self.processes
         )
@@ -380,8 +382,8 @@ class Loop:
     def _save(self, regular: bool = True) -> None:
         if not self._finite():
             raise RegardError(
-                f"weights are no longer finite at step {self.done}; lower optimizer.peak (the log "
-                f"and the checkpoints before it are in {self.job.folder})"
+                f"weights are no longer finite at step {self.done}; lower optimizer.learning_rate (the "
+                f"log and the checkpoints before it are in {self.job.folder})"
             )
         step = self.done
         now = round(time.perf_counter() - self.begin, 3)

@@ -26,19 +26,19 @@ class Criterion:
     """How wrong an answer is, beside being improbable."""
 
     smoothing: float = 0.0  # the share of a target spread over all tokens
-    consistency: float = 0.0  # how much two readings with other dropout must agree; 0: one reading
-    activation: float = 0.0  # times the mean square of hidden vectors
-    slowness: float = 0.0  # times that of their change from token to token
+    r_drop: float = 0.0  # how much two readings with other dropout must agree; 0: one reading
+    ar_alpha: float = 0.0  # times the mean square of hidden vectors
+    tar_beta: float = 0.0  # times that of their change from token to token
 
     @property
     def readings(self) -> int:
         """How often each row is read."""
-        return 2 if self.consistency else 1
+        return 2 if self.r_drop else 1
 
     @property
-    def calms(self) -> bool:
+    def regularises(self) -> bool:
         """Whether hidden vectors cost something by themselves."""
-        return bool(self.activation or self.slowness)
+        return bool(self.ar_alpha or self.tar_beta)
 
 
 PLAIN = Criterion()
@@ -47,7 +47,7 @@ PLAIN = Criterion()
 def criterion_of(training: TrainingSettings) -> Criterion:
     """What a run's settings ask for."""
     return Criterion(
-        training.label_smoothing, training.consistency, training.activation, training.slowness
+        training.label_smoothing, training.r_drop, training.ar_alpha, training.tar_beta
     )
 
 
@@ -185,11 +185,11 @@ def loss(logits: Tensor, targets: Tensor, smoothing: float = 0.0) -> Tensor:
     )
 
 
-def restlessness(hidden: Tensor, criterion: Criterion) -> Tensor:
+def activation_penalty(hidden: Tensor, criterion: Criterion) -> Tensor:
     """What large and changing hidden vectors (rows, positions, width) add to a summed loss.
 
     Activation regularisation and its temporal form (Merity 2017: 2 and 1), of vectors as the output
     matrix reads them; a scalar.
     """
-    found = criterion.activation * hidden.square().mean(-1).sum()
-    return found + criterion.slowness * hidden.diff(dim=1).square().mean(-1).sum()
+    found = criterion.ar_alpha * hidden.square().mean(-1).sum()
+    return found + criterion.tar_beta * hidden.diff(dim=1).square().mean(-1).sum()

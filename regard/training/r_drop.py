@@ -21,19 +21,17 @@ from regard.data.feeds.masking import IGNORE
 NUMBERS = 1 << 18  # looked at at once on a CPU, so that they stay in its caches
 
 
-def consistent_loss(
-    logits: Tensor, targets: Tensor, smoothing: float, consistency: float
-) -> Tensor:
+def r_drop_loss(logits: Tensor, targets: Tensor, smoothing: float, consistency: float) -> Tensor:
     """The sum over all targets (rows, positions) in nats; a scalar.
 
     logits (2 · rows, positions, vocabulary): all rows, and then all of them again.
     """
     flat = logits.flatten(0, 1).float()  # (2 · rows · positions, vocabulary)
-    found: Tensor = Consistent.apply(flat, targets.flatten(), smoothing, consistency / 4)  # type: ignore[no-untyped-call]
+    found: Tensor = RDrop.apply(flat, targets.flatten(), smoothing, consistency / 4)  # type: ignore[no-untyped-call]
     return found
 
 
-class Consistent(torch.autograd.Function):
+class RDrop(torch.autograd.Function):
     """The same of logits (2 · places, vocabulary) and targets (places,)."""
 
     @staticmethod

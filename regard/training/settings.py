@@ -14,6 +14,35 @@ from regard.models.transformer.config import RotaryScaling
 from regard.models.word_vectors.model import Word2VecConfig
 
 Form = Literal["text", "pairs", "images"]
+FORMER: dict[str, dict[str, str]] = {  # table: names of settings as they once were, and as they are
+    "data": {"isolate": "document_mask", "spread": "length_jitter"},
+    "tokenizer": {"least": "min_frequency"},
+    "model": {
+        "feeding": "input_feeding",
+        "growth": "dilation_growth",
+        "cycle": "dilation_cycle",
+        "eye": "encoder",
+        "hand": "decoder",
+    },
+    "optimizer": {"peak": "learning_rate", "muon_peak": "muon_learning_rate"},
+    "schedule": {"decay": "decay_fraction", "floor": "min_lr_ratio"},
+    "training": {
+        "rows": "micro_batch_size",
+        "consistency": "r_drop",
+        "activation": "ar_alpha",
+        "slowness": "tar_beta",
+    },
+}
+
+
+def renamed(tables: Mapping[str, Any]) -> dict[str, Any]:
+    """Tables of settings by today's names: recipes and runs of before still load."""
+    return {
+        name: {FORMER.get(name, {}).get(key, key): value for key, value in table.items()}
+        if isinstance(table, Mapping)
+        else table
+        for name, table in tables.items()
+    }
 
 
 @dataclass(frozen=True)
@@ -27,10 +56,10 @@ class DataSettings:
     augment: bool = True  # images: a little closer, brighter, darker each time they are seen
     held_out: float = 0.1  # the share held out when no file is named (pairs: half of it)
     lines: Literal["auto", "yes", "no"] = "auto"  # each line is a text; auto: where words count
-    isolate: bool = False  # documents in one row do not see one another
+    document_mask: bool = False  # documents in one row do not see one another
     longest: int = 0  # pairs with a side of more tokens are left out; 0: the model's context
     ratio: float = 0.0  # pairs with a side so many times the other are left out; 0: none
-    spread: int = 0  # pairs: lengths in a batch differ by so many tokens more; varied, but padded
+    length_jitter: int = 0  # pairs: lengths in a batch differ by so many tokens more
     examples: int = 20_000  # how many a built-in task makes
 
     @property
@@ -45,7 +74,7 @@ class TokenizerSettings:
 
     kind: Literal["auto", "bpe", "byte", "char", "word"] = "auto"
     vocabulary: int = 0  # 0: by the size of the data
-    least: int = 0  # char, word: tokens seen fewer times are left out
+    min_frequency: int = 0  # char, word: tokens seen fewer times are left out
     tokenised: Literal["auto", "yes", "no"] = "auto"  # word: the text is cut at blanks already
     shared: bool = True  # pairs: one vocabulary for both sides
     dropout: float = 0.0  # BPE-dropout on training pairs
@@ -96,13 +125,13 @@ def _scaling(given: Any) -> Any:
 @dataclass(frozen=True)
 class OptimizerSettings:
     kind: Literal["adamw", "muon", "sgd"] = "adamw"
-    peak: float = 0.0  # the highest learning rate; 0: the usual one for the model
+    learning_rate: float = 0.0  # the highest learning rate; 0: the usual one for the model
     beta1: float = 0.9  # AdamW: how much of the mean of gradients stays
     beta2: float = 0.95  # AdamW: how much of the mean of their squares stays
     epsilon: float = 1e-8  # AdamW: added to the root it divides by
     weight_decay: float = 0.1  # on matrices, but for SGD; never on biases, norms and embeddings
     l2: float = 0.0  # SGD: this times each weight is added to its gradient
-    muon_peak: float = 0.02  # Muon's highest learning rate, for the matrices of the blocks
+    muon_learning_rate: float = 0.02  # Muon's highest learning rate, for the matrices of the blocks
     momentum: float = 0.95  # Muon's
     clip: float = 1.0  # the gradient's largest norm; 0: any
 
@@ -111,8 +140,8 @@ class OptimizerSettings:
 class ScheduleSettings:
     kind: Literal["constant", "cosine", "inverse-sqrt", "plateau"] = "constant"
     warmup: int = -1  # steps; -1: a twentieth of the run, at most 500
-    decay: float = 0.4  # constant: the share of the run that decays at its end
-    floor: float = 0.05  # constant, cosine: the last learning rate as a share of the peak
+    decay_fraction: float = 0.4  # constant: the share of the run that decays at its end
+    min_lr_ratio: float = 0.05  # constant, cosine: the last learning rate as a share of the peak
     cut: float = 0.25  # plateau: what a validation without a new best leaves of the learning rate
 
 
@@ -122,7 +151,7 @@ class TrainingSettings:
     epochs: float = 0.0  # passes over the data, instead of steps; 0: word2vec 5, else by steps
     tokens_per_step: int = 0  # 0: by the machine
     context: int = 0  # tokens in a row of text; 0: the model's context, or less for little text
-    rows: int = 0  # computed at once; 0: as many as fit, the rest by accumulation
+    micro_batch_size: int = 0  # computed at once; 0: as many as fit, the rest by accumulation
     seed: int = 0  # what all that is random follows from
     device: str = "auto"  # cpu, cuda, or what there is
     precision: Literal["auto", "float32", "bf16", "bf16-weights"] = "auto"  # bf16 on GPUs
@@ -130,9 +159,9 @@ class TrainingSettings:
     recompute: bool = False  # activation checkpointing: blocks are computed again going back
     vectors: str = ""  # word vectors that the embedding begins with: a word2vec run, or a file
     label_smoothing: float = 0.0  # the share of a target spread over all tokens
-    consistency: float = 0.0  # R-Drop: rows are read twice, with other dropout, and must agree
-    activation: float = 0.0  # recurrent texts: times the mean square of what outputs are made of
-    slowness: float = 0.0  # recurrent texts: times that of its change from token to token
+    r_drop: float = 0.0  # R-Drop: rows are read twice, with other dropout, and must agree
+    ar_alpha: float = 0.0  # recurrent texts: times the mean square of what outputs are made of
+    tar_beta: float = 0.0  # recurrent texts: times that of its change from token to token
     masked: float = 0.15  # encoders: the share of tokens that is hidden
     ema: float = 0.0  # decay of the running mean of weights; 0: none
     average: int = 0  # the final weights are the mean of so many last checkpoints
@@ -171,7 +200,7 @@ class Settings:
         problems = Problems(where)
         sections: dict[str, Any] = {}
         known = [f.name for f in fields(self)]
-        for name, table in tables.items():
+        for name, table in renamed(tables).items():
             if name not in known:
                 problems.add(f"there is no table [{name}]; {nearest(name, known)}")
             elif not isinstance(table, Mapping):
@@ -249,34 +278,39 @@ RANGES: dict[str, dict[str, tuple[float, float]]] = {
     "data": {
         "held_out": (0, 0.9),
         "longest": (0, 1 << 20),
-        "spread": (0, 1 << 20),
+        "length_jitter": (0, 1 << 20),
         "ratio": (0, 1e6),
         "examples": (100, 10**8),
     },
-    "tokenizer": {"vocabulary": (0, 1 << 24), "least": (0, 1 << 40), "dropout": (0, 0.99)},
+    "tokenizer": {"vocabulary": (0, 1 << 24), "min_frequency": (0, 1 << 40), "dropout": (0, 0.99)},
     "optimizer": {
-        "peak": (0, 100),
+        "learning_rate": (0, 100),
         "beta1": (0, 0.99999),
         "beta2": (0, 0.999999),
         "epsilon": (1e-20, 1),
         "weight_decay": (0, 100),
         "l2": (0, 1),
-        "muon_peak": (1e-12, 100),
+        "muon_learning_rate": (1e-12, 100),
         "momentum": (0, 0.99999),
         "clip": (0, 1e12),
     },
-    "schedule": {"warmup": (-1, 1 << 40), "decay": (0, 1), "floor": (0, 1), "cut": (0.01, 1)},
+    "schedule": {
+        "warmup": (-1, 1 << 40),
+        "decay_fraction": (0, 1),
+        "min_lr_ratio": (0, 1),
+        "cut": (0.01, 1),
+    },
     "training": {
         "steps": (1, 1 << 40),
         "epochs": (0, 1e6),
         "tokens_per_step": (0, 1 << 32),
         "context": (0, 1 << 24),
-        "rows": (0, 1 << 24),
+        "micro_batch_size": (0, 1 << 24),
         "seed": (0, (1 << 63) - 1),
         "label_smoothing": (0, 0.99),
-        "consistency": (0, 1000),
-        "activation": (0, 1000),
-        "slowness": (0, 1000),
+        "r_drop": (0, 1000),
+        "ar_alpha": (0, 1000),
+        "tar_beta": (0, 1000),
         "masked": (0.01, 0.99),
         "ema": (0, 0.9999999),
         "average": (0, 1000),

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from regard.data.feeds.stream import Stream
+from regard.data.feeds.stream import TextFeed
 from regard.data.token_files import Tokens
 from regard.families.registry import Model
 from regard.models.recurrent.model import RecurrentDecoder
@@ -29,7 +29,7 @@ def recorder(plan: Plan, module: Model) -> Record | None:
     """What the log is told of gradients through time, on a few rows of the held-out text (or of
     the training text, if there is no other); None for other models than recurrent language models.
     """
-    if not isinstance(module, RecurrentDecoder) or not isinstance(plan.feed, Stream):
+    if not isinstance(module, RecurrentDecoder) or not isinstance(plan.feed, TextFeed):
         return None
     known = plan.feed.valid if len(plan.feed.valid) else plan.feed.train
     steps = min(plan.feed.context, LONGEST, len(known) - 1)

@@ -18,7 +18,7 @@ from regard.data.feeds.stream import TRACKS
 from regard.data.readers.pairs import EncodedPairs
 from regard.data.token_files import Tokens
 from regard.decoding.settings import TARGET, Beam
-from regard.decoding.text_model import Speaker
+from regard.decoding.text_model import TextModel
 from regard.decoding.translation import translate_all
 from regard.families.registry import Writer
 from regard.models.counting.model import NGram
@@ -211,7 +211,7 @@ def translations(
     precision: Precision = "float32",
 ) -> list[str]:
     """What the model writes for each source, in the order of the pairs."""
-    speaker = Speaker(module, TARGET, tokenizer)
+    speaker = TextModel(module, TARGET, tokenizer)
     with at_rest(module), computing(precision, speaker.device):
         found = translate_all(speaker, [source.tolist() for source in pairs.sources], beam, rows)
     return [best[0].text for best in found]

@@ -8,14 +8,14 @@ from command_line import call, mistake
 
 from regard.commands import embed
 from regard.decoding.embedding import embedded
-from regard.loading import speaker_of
+from regard.loading import text_model_of
 from regard.runs.stored_run import open_run
 
 LINES = ["the cat sat", "", "a né ran\tunder"]
 
 
 def vectors_of(folder, texts=LINES, **options) -> np.ndarray:
-    return embedded(speaker_of(open_run(folder)), texts, **options).numpy()
+    return embedded(text_model_of(open_run(folder)), texts, **options).numpy()
 
 
 @pytest.mark.parametrize("kind", ["decoder", "encoder", "separate"])

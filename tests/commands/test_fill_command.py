@@ -11,7 +11,7 @@ from rich.console import Console
 from regard.commands.fill import Fill
 from regard.decoding.gaps import filled
 from regard.formats import percent
-from regard.loading import speaker_of
+from regard.loading import text_model_of
 from regard.runs.stored_run import open_run
 
 TEXT = "the [mask] sat on<mask> né"
@@ -19,7 +19,7 @@ TEXT = "the [mask] sat on<mask> né"
 
 def test_the_filled_text_comes_first_and_then_each_candidate(encoder):
     run = open_run(encoder)
-    expected = filled(speaker_of(run), TEXT, top=3)
+    expected = filled(text_model_of(run), TEXT, top=3)
     said = call("fill", encoder, TEXT, "--top", 3)
     text, empty, head, *rows = said.out.splitlines()
     assert (said.code, said.err, empty) == (0, "", "")
@@ -35,7 +35,7 @@ def test_the_filled_text_comes_first_and_then_each_candidate(encoder):
 
 
 def test_json_holds_every_candidate(encoder):
-    expected = filled(speaker_of(open_run(encoder)), TEXT)
+    expected = filled(text_model_of(open_run(encoder)), TEXT)
     said = call("fill", encoder, "-", "--json", stdin=f"{TEXT}\n".encode())
     found = json.loads(said.out)
     assert found["text"] == expected.text

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from regard.commands.score import Score
 from regard.decoding.scoring import scored
-from regard.loading import speaker_of
+from regard.loading import text_model_of
 from regard.runs.stored_run import open_run
 from regard.text.specials import EOS, UNK
 
@@ -19,7 +19,7 @@ LINES = ["the cat sat", "", "a dog ran under the né .", "the"]
 
 
 def scores_of(folder, texts, **options):
-    return scored(speaker_of(open_run(folder)), texts, **options)
+    return scored(text_model_of(open_run(folder)), texts, **options)
 
 
 def printed(texts, scores) -> str:

@@ -155,7 +155,7 @@ def test_as_many_steps_as_are_usual_are_more_than_fewer(notes):
 
 
 def test_stopped_early_is_done_too_and_more_steps_begin_with_new_patience(notes):
-    hopeless = ("training.patience=1", "optimizer.peak=1.0", "training.validate_every=1")
+    hopeless = ("training.patience=1", "optimizer.learning_rate=1.0", "training.validate_every=1")
     said = again(*hopeless, steps=20)
     assert said.code == 0
     step = events("end")[0]["step"]

@@ -56,7 +56,9 @@ def test_a_dry_run_tells_of_the_whole_step_and_of_all_steps(text):
     given = ("--model", "llama-tiny", "--tokenizer", "char", "--dry-run", "--steps", 700, "--set")
     settings = ("training.tokens_per_step=256", "training.context=32")
     whole, halves = (
-        " ".join(call("train", text, *given, *settings, f"training.rows={rows}").out.split())
+        " ".join(
+            call("train", text, *given, *settings, f"training.micro_batch_size={rows}").out.split()
+        )
         for rows in (8, 2)
     )
     assert "a step of training, 8 rows of 32 tokens" in whole

@@ -22,7 +22,7 @@ from regard.training.word2vec import walk as walking
 from regard.training.word2vec.processes import Helper
 
 SETTINGS = (
-    *("tokenizer.least=2", "model.width=16", "model.subsample=0"),
+    *("tokenizer.min_frequency=2", "model.width=16", "model.subsample=0"),
     *("training.log_every=1", "training.tokens_per_step=4096"),
 )
 
@@ -117,13 +117,13 @@ def test_a_run_that_was_killed_goes_on_to_the_same_vectors(corpus, monkeypatch):
 @pytest.mark.parametrize("model", ["skip-gram", "cbow"])
 def test_vectors_that_blow_up_are_never_saved(corpus, model):
     """Though no report has seen it yet: one every thousand steps."""
-    rare = ("training.checkpoint_every=1", "training.log_every=1000", "optimizer.peak=100")
+    rare = ("training.checkpoint_every=1", "training.log_every=1000", "optimizer.learning_rate=100")
     some = (*SETTINGS, "training.tokens_per_step=128", *rare)
     arguments = ("--model", model, "--out", "r", "--epochs", 1, "--set", *some)
     for _ in range(2):  # it is the same each time
         told = mistake(call("train", corpus, *arguments))
         assert "word vectors are no longer finite at step" in told
-        assert "lower optimizer.peak" in told
+        assert "lower optimizer.learning_rate" in told
         (step,) = stored_steps(Path("r"))
         weights = load_file(f"r/checkpoints/{step}/model.safetensors").values()
         assert all(weight.isfinite().all() for weight in weights)
@@ -182,7 +182,7 @@ def open_run_steps(name):
 def test_vectors_start_the_embedding_of_a_language_model(corpus):
     made(corpus, "r", "training.epochs=1")
     model = ("--model", "llama-tiny", "--tokenizer", "word", "--steps", 1, "--out", "lm")
-    wide = ("model.width=16", "model.heads=2", "model.kv_heads=1", "optimizer.peak=1e-9")
+    wide = ("model.width=16", "model.heads=2", "model.kv_heads=1", "optimizer.learning_rate=1e-9")
     said = call("train", corpus, *model, "--set", *QUICK, *wide, "training.vectors=r")
     assert said.code == 0, said.err
     assert "begin with the vectors of r" in said.out
@@ -207,7 +207,7 @@ def table_of_name(name):
         (("--set", "model.window=0"), "window must be"),
         (("--set", "model.method=glove"), "method cannot be 'glove'"),
         (("--epochs", 0.5), "whole passes over the text, not 0.5"),
-        (("--set", "tokenizer.least=100000"), "or lower tokenizer.least"),
+        (("--set", "tokenizer.min_frequency=100000"), "or lower tokenizer.min_frequency"),
         (("--epochs", 2, "--steps", 3), "give --steps or --epochs, not both"),
         (("--set", "training.vectors=nothere"), "is not there"),
     ],

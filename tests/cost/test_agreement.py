@@ -143,7 +143,7 @@ def test_each_operation_stands_where_it_was_asked_for():
 @pytest.mark.parametrize("hand", ["lstm", "transformer"])
 def test_a_captioner_is_counted_as_torch_counts_it(eye, hand):
     sizes = {"vocabulary": 30, "picture": 32, "patch": 8, "width": 32, "heads": 2, "dropout": 0.0}
-    config = CaptionConfig(eye=eye, hand=hand, **sizes)
+    config = CaptionConfig(encoder=eye, decoder=hand, **sizes)
     counted = jobs.train_step(config, Shape(2, 4))
     there = [r for r in counted.records if r.phase in ("forward", "backward")]
     module = Captioner(config).eval()

@@ -10,7 +10,16 @@ from small_models import small
 from regard.cost import jobs
 from regard.cost.jobs import Shape
 from regard.cost.trace.allowed_pairs import allowed_pairs
-from regard.models.masks import Causal, Combined, Dense, Documents, Padding, Span, Window, fitting
+from regard.models.masks import (
+    Causal,
+    Combined,
+    Dense,
+    Documents,
+    Padding,
+    QueryKeyRange,
+    Window,
+    fitting,
+)
 
 
 @st.composite
@@ -18,10 +27,10 @@ def spans(draw):
     rows, queries, first = draw(st.integers(1, 3)), draw(st.integers(1, 7)), draw(st.integers(0, 4))
     if draw(st.booleans()):
         keys = first + queries + draw(st.integers(0, 2))
-        return Span.of(rows, queries, keys, torch.device("cpu"), first)
+        return QueryKeyRange.of(rows, queries, keys, torch.device("cpu"), first)
     starts = torch.tensor([draw(st.integers(0, 4)) for _ in range(rows)])  # ragged
     positions = starts[:, None] + torch.arange(queries)
-    return Span(positions, rows, int(positions.max()) + 1, None)
+    return QueryKeyRange(positions, rows, int(positions.max()) + 1, None)
 
 
 @st.composite
@@ -50,12 +59,12 @@ def test_pairs_are_those_of_the_table(data):
 
 
 def test_without_a_mask_all_meet():
-    assert allowed_pairs(None, Span.of(3, 4, 5, torch.device("cpu"))) == 60
+    assert allowed_pairs(None, QueryKeyRange.of(3, 4, 5, torch.device("cpu"))) == 60
 
 
 def test_a_long_causal_text_needs_no_table():
     long = 1 << 20
-    span = Span.of(2, long, long, torch.device("cpu"))
+    span = QueryKeyRange.of(2, long, long, torch.device("cpu"))
     assert allowed_pairs(Causal() & Window(7), span) == 2 * (long * 7 - 21)
 
 

@@ -130,7 +130,7 @@ def test_optimizers_remember_what_they_remember():
     config = small("gpt2")
     held = {
         kind: jobs.train_step(
-            config, Shape(1, 4), optimizer=OptimizerSettings(kind=kind, peak=0.1)
+            config, Shape(1, 4), optimizer=OptimizerSettings(kind=kind, learning_rate=0.1)
         ).memory["optimizer"]
         for kind in ("sgd", "muon", "adamw")
     }
@@ -141,7 +141,7 @@ def test_optimizers_remember_what_they_remember():
 
 def test_muon_multiplies_matrices_in_its_update():
     config = small("gpt2")
-    settings = OptimizerSettings(kind="muon", peak=0.1)
+    settings = OptimizerSettings(kind="muon", learning_rate=0.1)
     counted = jobs.train_step(config, Shape(1, 4), optimizer=settings)
     assert sum(r.products for r in counted.of("optimizer")) > 0
 

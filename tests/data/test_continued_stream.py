@@ -11,15 +11,15 @@ from test_stream import Ids, equal
 
 from regard.data.batch import Batch
 from regard.data.feeds.masking import IGNORE
-from regard.data.feeds.stream import ANEW, TRACK, TRACKS, ContinuedStream
+from regard.data.feeds.stream import ANEW, TRACK, TRACKS, ContinuedTextFeed
 from regard.data.readers.texts import gather
 from regard.data.token_files import prepare
 from regard.text.learning import learn
 from regard.text.specials import BOS, PAD
 
 
-def continued(train: Ids, valid: Ids | None = None, **how) -> ContinuedStream:
-    return ContinuedStream(train, valid or Ids(), **{"context": 8, "rows": 4, **how})
+def continued(train: Ids, valid: Ids | None = None, **how) -> ContinuedTextFeed:
+    return ContinuedTextFeed(train, valid or Ids(), **{"context": 8, "rows": 4, **how})
 
 
 streams = st.builds(
@@ -38,7 +38,7 @@ def read(batch: Batch, row: int, ids: list[int]) -> list[int]:
     return [BOS, *ids[1:]] if batch.fresh[row] else ids
 
 
-def epoch_of(feed: ContinuedStream, epoch: int) -> range:
+def epoch_of(feed: ContinuedTextFeed, epoch: int) -> range:
     count = feed.steps_per_epoch
     return range(epoch * count, (epoch + 1) * count)
 
@@ -137,7 +137,7 @@ def test_a_step_is_the_same_whenever_it_is_asked_for(feed, order):
 def test_epochs_begin_at_different_places_and_so_do_seeds_and_turns():
     feed = continued(Ids(1000), context=16, rows=3)
 
-    def begun(found: ContinuedStream) -> list[int]:
+    def begun(found: ContinuedTextFeed) -> list[int]:
         return [int(found.step(epoch_of(found, e)[0]).examples[0]) for e in range(40)]
 
     places = begun(feed)
@@ -250,7 +250,7 @@ def test_a_text_comes_through_whole(tmp_path, shard):
     (tmp_path / "a.txt").write_text(text)
     how = learn("char", [text])
     parts = prepare(gather([tmp_path / "a.txt"]), how, cache=tmp_path / "cache", shard=shard)
-    feed = ContinuedStream(parts["train"], parts["valid"], context=10, rows=4)
+    feed = ContinuedTextFeed(parts["train"], parts["valid"], context=10, rows=4)
     held = [batch.targets for batch in feed.held_out(3)]
     rows = torch.cat(held, dim=1).tolist()
     found = [token for row in rows for token in row if token != IGNORE]

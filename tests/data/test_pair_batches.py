@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from regard.data.batch import Batch
 from regard.data.feeds import pair_batches as module
 from regard.data.feeds.masking import IGNORE
-from regard.data.feeds.pair_batches import Buckets, padding, plan
+from regard.data.feeds.pair_batches import PairBatches, padding, plan
 from regard.data.readers.pairs import EncodedPairs, Pair, encode_pairs
 from regard.errors import RegardError
 from regard.text.dropout import Dropout
@@ -39,9 +39,9 @@ def with_lengths(source: np.ndarray, target: np.ndarray) -> EncodedPairs:
     )
 
 
-def feed(pairs: int = 300, tokens: int = 200, seed: int = 0) -> Buckets:
+def feed(pairs: int = 300, tokens: int = 200, seed: int = 0) -> PairBatches:
     made = with_lengths(*lengths_like_sentences(pairs))
-    return Buckets(made, with_lengths(np.array([3, 9, 2]), np.array([4, 2, 6])), tokens, seed)
+    return PairBatches(made, with_lengths(np.array([3, 9, 2]), np.array([4, 2, 6])), tokens, seed)
 
 
 def equal(one: Batch, other: Batch) -> bool:
@@ -149,7 +149,7 @@ def test_what_cannot_be_planned_is_told():
         plan(np.array([3, 12]), np.array([2, 2]), 11, 0, 0)
     assert len(plan(np.array([3, 12]), np.array([2, 2]), 12, 0, 0)) == 2
     with pytest.raises(RegardError, match="no pairs to train on"):
-        Buckets(with_lengths(*np.empty((2, 0), int)), EncodedPairs([], [], []), 100).step(0)
+        PairBatches(with_lengths(*np.empty((2, 0), int)), EncodedPairs([], [], []), 100).step(0)
 
 
 # --- steps -----------------------------------------------------------------------------------
@@ -231,10 +231,10 @@ def test_turned_it_has_the_same_pairs_in_another_order_each_time():
 def test_two_threads_see_what_one_sees():
     """Training prepares steps in a thread while another asks for the epoch."""
     pairs = with_lengths(*lengths_like_sentences(20))
-    calm = Buckets(pairs, pairs, 120)
+    calm = PairBatches(pairs, pairs, 120)
     expected = [(numbers(calm.step(step)), calm.epoch(step)) for step in range(150)]
     for _ in range(3):
-        made = Buckets(pairs, pairs, 120)
+        made = PairBatches(pairs, pairs, 120)
         with ThreadPoolExecutor(4) as pool:
             steps = list(pool.map(made.step, range(150)))
             epochs = list(pool.map(made.epoch, reversed(range(150))))[::-1]
@@ -288,13 +288,13 @@ TEXTS = [
 LONG = "the numbers of houses" + " seen" * 20, "the other" + " sentences" * 20
 
 
-def dropping(rate: float = 0.3, seed: int = 0) -> Buckets:
+def dropping(rate: float = 0.3, seed: int = 0) -> PairBatches:
     how = learn("bpe", [text for pair in TEXTS for text in pair], 330)
     pairs = encode_pairs([*TEXTS, Pair(*LONG)], how, how)
-    return Buckets(pairs, pairs, 400, seed, (Dropout(how, rate), Dropout(how, rate)))
+    return PairBatches(pairs, pairs, 400, seed, (Dropout(how, rate), Dropout(how, rate)))
 
 
-def first_epoch(feed: Buckets) -> list[Batch]:
+def first_epoch(feed: PairBatches) -> list[Batch]:
     return [feed.step(step) for step in range(200) if feed.epoch(step) < 1]
 
 

@@ -19,7 +19,7 @@ from PIL import Image
 
 from regard.data.batch import Batch
 from regard.data.feeds import images as module
-from regard.data.feeds.images import Captions, Pictures, workers_for
+from regard.data.feeds.images import ImageFeed, Pictures, workers_for
 from regard.data.feeds.masking import IGNORE
 from regard.data.feeds.order import generator
 from regard.data.readers.captions import EncodedCaptions
@@ -48,9 +48,9 @@ def captions(paths: list[Path], each: int = 3) -> EncodedCaptions:
     return EncodedCaptions(images, targets, [str(n) for n in range(len(images))])
 
 
-def feed(paths: list[Path], workers: int = 0, rows: int = 5, **given) -> Captions:
+def feed(paths: list[Path], workers: int = 0, rows: int = 5, **given) -> ImageFeed:
     pictures = Pictures(SIZE, workers)
-    return Captions(captions(paths), captions(paths[:4], 2), pictures, rows, **given)
+    return ImageFeed(captions(paths), captions(paths[:4], 2), pictures, rows, **given)
 
 
 def equal(one: Batch, other: Batch) -> bool:
@@ -173,8 +173,8 @@ def test_the_held_out_part_comes_once_in_order_as_it_is(rows, paths):
 
 def test_nothing_to_train_on_is_told(paths):
     with pytest.raises(RegardError, match="no captions to train on"):
-        Captions(captions([]), captions(paths), Pictures(SIZE), 5)
-    assert list(Captions(captions(paths), captions([]), Pictures(SIZE), 5).held_out(3)) == []
+        ImageFeed(captions([]), captions(paths), Pictures(SIZE), 5)
+    assert list(ImageFeed(captions(paths), captions([]), Pictures(SIZE), 5).held_out(3)) == []
 
 
 # --- keeping ---------------------------------------------------------------------------------

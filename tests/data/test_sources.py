@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from regard.data.readers import files
 from regard.data.readers.files import broken, find, pieces, spool
 from regard.errors import RegardError
-from regard.text.invalid_utf8 import escaped, mended, parts
+from regard.text.invalid_utf8 import escaped, parts, replace_invalid_utf8
 
 
 def written(path: Path, content: bytes = b"text") -> Path:
@@ -239,8 +239,8 @@ def test_a_stream_that_fails_leaves_nothing_behind(tmp_path):
 def test_broken_bytes_are_counted_mended_and_told_from_the_rest(text):
     expected = sum("\udc80" <= c <= "\udcff" for c in text)
     assert broken(text) == expected
-    assert mended(text).count("\ufffd") == expected
-    assert len(mended(text)) == len(text)
+    assert replace_invalid_utf8(text).count("\ufffd") == expected
+    assert len(replace_invalid_utf8(text)) == len(text)
     found = list(parts(text))
     assert b"".join(p if isinstance(p, bytes) else p.encode() for p in found) == escaped(text)
     assert sum(len(p) for p in found if isinstance(p, bytes)) == expected

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from regard.data.batch import Batch
 from regard.data.feeds.masking import IGNORE
-from regard.data.feeds.stream import MaskedStream, Stream
+from regard.data.feeds.stream import MaskedTextFeed, TextFeed
 from regard.data.readers.texts import gather
 from regard.data.token_files import prepare
 from regard.text.learning import learn
@@ -47,8 +47,8 @@ class Ids:
         return np.array(found + self.numbers[-1:] * (stop - start - len(found)), np.int64)
 
 
-def stream(train: Ids, valid: Ids | None = None, **how) -> Stream:
-    return Stream(train, valid or Ids(), **{"context": 8, "rows": 4, **how})
+def stream(train: Ids, valid: Ids | None = None, **how) -> TextFeed:
+    return TextFeed(train, valid or Ids(), **{"context": 8, "rows": 4, **how})
 
 
 def starts(batch: Batch, tokens: Ids) -> list[int]:
@@ -146,7 +146,7 @@ def test_epochs_have_other_orders_and_other_cuts_and_so_have_seeds():
 
 @given(streams, st.integers(0, 30), st.integers(1, 3))
 def test_the_examples_of_a_step_are_where_its_rows_begin_and_parts_keep_theirs(feed, step, rows):
-    hidden = MaskedStream(
+    hidden = MaskedTextFeed(
         feed.train, feed.valid, feed.context, feed.rows, feed.seed, vocabulary=len(feed.train) + 5
     )
     batch = feed.step(step)
@@ -223,7 +223,7 @@ def test_epochs_are_counted_by_rows():
 @settings(max_examples=60)
 def test_every_held_out_target_but_document_starts_is_asked_once(sizes, context, rows, isolate):
     valid = Ids(*sizes)
-    feed = stream(Ids(5), valid, context=context, isolate=isolate)
+    feed = stream(Ids(5), valid, context=context, document_mask=isolate)
     batches = list(feed.held_out(rows))
     asked = [t for batch in batches for t in batch.targets.flatten().tolist() if t != IGNORE]
     assert asked == [token for token in valid.ids if token != BOS]  # in order, too
@@ -249,8 +249,8 @@ def test_nothing_held_out_gives_no_batches():
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=6), st.integers(0, 5))
 def test_documents_are_numbered_where_they_are_to_be_told_apart(sizes, step):
     tokens = Ids(*sizes)
-    feed = stream(tokens, tokens, context=5, isolate=True)
-    assert replace(feed, isolate=False).step(step).documents is None
+    feed = stream(tokens, tokens, context=5, document_mask=True)
+    assert replace(feed, document_mask=False).step(step).documents is None
     for batch in (feed.step(step), *feed.held_out(3)):
         assert batch.documents.shape == batch.tokens.shape
         for row in range(batch.rows):
@@ -265,9 +265,9 @@ def test_documents_are_numbered_where_they_are_to_be_told_apart(sizes, step):
 # --- masked ----------------------------------------------------------------------------------
 
 
-def masked(train: Ids, valid: Ids | None = None, **how) -> MaskedStream:
+def masked(train: Ids, valid: Ids | None = None, **how) -> MaskedTextFeed:
     shape = {"context": 8, "rows": 4, "vocabulary": 500, **how}
-    return MaskedStream(train, valid or Ids(), **shape)
+    return MaskedTextFeed(train, valid or Ids(), **shape)
 
 
 def test_hidden_tokens_are_asked_for_and_the_rest_is_the_plain_row():
@@ -326,7 +326,7 @@ def test_a_text_comes_through_whole(tmp_path):
     (tmp_path / "a.txt").write_text(text)
     how = learn("char", [text])
     parts = prepare(gather([tmp_path / "a.txt"]), how, cache=tmp_path / "cache", shard=100)
-    feed = Stream(parts["train"], parts["valid"], context=32, rows=4)
+    feed = TextFeed(parts["train"], parts["valid"], context=32, rows=4)
     held = [t for batch in feed.held_out(3) for t in batch.targets.flatten().tolist()]
     assert how.decode([token for token in held if token != IGNORE]) == text[int(len(text) * 0.9) :]
     for step in range(20):

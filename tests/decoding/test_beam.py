@@ -27,7 +27,7 @@ from twins import (
 )
 
 from regard.decoding.search.beam import search
-from regard.decoding.settings import TARGET, Beam, Sampling, Signs
+from regard.decoding.settings import TARGET, Beam, Sampling, SpecialTokens
 from regard.decoding.stable_topk import BLOCK
 from regard.errors import RegardError
 from regard.models.counting.model import NGram
@@ -131,7 +131,7 @@ def test_a_large_vocabulary_is_searched_in_the_same_way(name):
 @pytest.mark.parametrize("beams", [1, 2, 5])
 def test_several_ends_leave_as_many_open_beams(beams):
     """With e ends, the best 2 · beams candidates may all be ends."""
-    signs = Signs(ends=(2, 7, 8, 9, 10, 11), never=(0, 1))
+    signs = SpecialTokens(ends=(2, 7, 8, 9, 10, 11), never=(0, 1))
     module = writer("llama-tiny", 1)
     for end in signs.ends:
         module = disliking(module, end, 3.0)
@@ -140,7 +140,7 @@ def test_several_ends_leave_as_many_open_beams(beams):
 
 
 def test_a_model_without_ends_writes_up_to_the_limit():
-    signs = Signs(ends=(), never=())
+    signs = SpecialTokens(ends=(), never=())
     module = writer("gpt2-tiny", 1)
     found = assert_as_the_twin(module, [[BOS]], [6], Beam(3, n_best=3), signs=signs)
     assert [len(one.ids) for one in found[0].hypotheses] == [6] * 3
@@ -348,7 +348,7 @@ def test_wrong_input_is_one_sentence():
     beam = Beam(banned=tuple(range(VOCABULARY)))
     assert "every token is banned" in refusal(module, [[BOS]], [3], beam, memory=memory)
     for beam in (Beam(attention=True), Beam(coverage_penalty=0.5)):
-        assert "nothing to watch" in refusal(writer("gpt2-tiny"), [[BOS]], [3], beam)
+        assert "no attention to return" in refusal(writer("gpt2-tiny"), [[BOS]], [3], beam)
 
 
 def test_positions_behind_a_learned_table_are_one_sentence():

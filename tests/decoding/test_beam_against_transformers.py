@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import regard
-from regard.decoding.decode_batch import Writing
+from regard.decoding.decode_batch import DecodeBatch
 from regard.decoding.search.beam import Hypothesis, search
-from regard.decoding.settings import Beam, Sampling, Signs
+from regard.decoding.settings import Beam, Sampling, SpecialTokens
 from regard.models.transformer.model import Transformer, build
 from regard.models.transformer.presets import preset
 
@@ -25,7 +25,7 @@ hf.logging.set_verbosity_error()
 hf.logging.disable_progress_bar()
 
 PAD, END, BEGIN = 0, 1, 2
-SIGNS = Signs(begin=BEGIN, ends=(END,), never=(PAD,))
+SIGNS = SpecialTokens(begin=BEGIN, ends=(END,), never=(PAD,))
 VOCABULARY, CONTEXT = 31, 64
 
 
@@ -264,7 +264,7 @@ def test_greedy_tokens_are_the_same(pair, limit):
     )
     assert [whole(found.hypotheses[0]) for found in one_beam] == wanted
     asked = [Sampling(limit=limit, temperature=0)] * 6
-    writing = Writing.begin(
+    writing = DecodeBatch.begin(
         pair.ours, pair.prompts, asked, context=CONTEXT, signs=SIGNS, memory=pair.memory()
     )
     rows: list[list[int]] = [[] for _ in range(6)]

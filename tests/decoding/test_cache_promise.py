@@ -9,7 +9,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from regard.decoding import session
-from regard.decoding.decode_batch import Writing
+from regard.decoding.decode_batch import DecodeBatch
 from regard.decoding.search.beam import search
 from regard.decoding.settings import Beam, Sampling
 from regard.models.transformer.model import build
@@ -37,7 +37,7 @@ def test_a_step_with_the_cache_costs_two_products_more_for_each_token_before_it(
     costs = []
     for size in SIZES:
         asked = [Sampling(limit=9, temperature=0.0, banned=(2,))]
-        writing = Writing.begin(module, [[5] * size], asked, context=64)
+        writing = DecodeBatch.begin(module, [[5] * size], asked, context=64)
         writing.step()
         costs.append(counted(writing.step))
     each = 4 * config.heads * config.head_width * config.layers

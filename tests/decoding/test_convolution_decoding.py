@@ -24,14 +24,14 @@ from twins import (
 )
 
 import regard
-from regard.decoding.decode_batch import Writing
+from regard.decoding.decode_batch import DecodeBatch
 from regard.decoding.embedding import POOLS, embedded
 from regard.decoding.scoring import scored
 from regard.decoding.search.beam import search
 from regard.decoding.search.ensemble import Ensemble
 from regard.decoding.search.speculative import Speculation
 from regard.decoding.settings import TARGET, Beam, Sampling
-from regard.decoding.text_model import Speaker
+from regard.decoding.text_model import TextModel
 from regard.errors import RegardError
 from regard.families.registry import build
 from regard.models.convolution.config import ConvolutionConfig
@@ -127,7 +127,7 @@ def test_coverage_counts_what_was_seen(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_without_a_source_there_is_no_attention_to_bring():
-    with pytest.raises(RegardError, match="reads no source, so there is nothing to watch"):
+    with pytest.raises(RegardError, match="reads no source, so there is no attention to return"):
         found_by(convolution("text"), [[BOS]], [4], Beam(2, attention=True))
 
 
@@ -143,7 +143,7 @@ def test_a_row_is_written_as_if_it_were_alone(name: str, temperature: float):
         Sampling(limit=limit, temperature=temperature, seed=limit, top_k=limit)
         for limit in (6, 9, 4, 8)
     ]
-    steps = Writing.begin(
+    steps = DecodeBatch.begin(
         module, PROMPTS, asked, context=1000, signs=signs_of(module), memory=read(module, texts)
     )
     found = steps_of(steps)
@@ -158,7 +158,7 @@ def test_a_score_is_the_sum_of_what_each_token_has(name: str):
     module = convolution(name)
     given = [words(count, count) for count in (3, 1, 6, 2)]
     texts = sources_for(module, 4, 5)
-    found = scored(Speaker(module, signs_of(module)), given, sources=texts, rows=3)
+    found = scored(TextModel(module, signs_of(module)), given, sources=texts, rows=3)
     for row, (ids, score) in enumerate(zip(given, found, strict=True)):
         memory = texts and read(module, [texts[row]])
         logprobs = module(torch.tensor([[BOS, *ids]]), memory)[0].log_softmax(-1)
@@ -173,7 +173,7 @@ def test_a_vector_of_a_text_is_its_pooled_hidden_vectors(name: str):
     module = convolution(name)
     given = [words(count, count) for count in (3, 1, 6, 2)]
     for pool in POOLS:
-        found = embedded(Speaker(module, signs_of(module)), given, pool=pool, rows=3)
+        found = embedded(TextModel(module, signs_of(module)), given, pool=pool, rows=3)
         for ids, vector in zip(given, found, strict=True):
             tokens = torch.tensor([ids])
             hidden = module.hidden(tokens) if name in TEXTS else module.encode(tokens).values
@@ -235,7 +235,7 @@ def test_a_draft_changes_no_token(target: str, draft: str, ahead: int):
     """What was proposed in vain must be forgotten, on either side."""
     model, helper = (MAKERS[name](name, 2, -2.0) for name in (target, draft))
     asked = [Sampling(limit=limit, temperature=0) for limit in (9, 1, 7, 12)]
-    plain = steps_of(Writing.begin(model, PROMPTS, asked, context=40))
+    plain = steps_of(DecodeBatch.begin(model, PROMPTS, asked, context=40))
     drafted = Speculation.begin(model, helper, PROMPTS, asked, context=40, ahead=ahead)
     assert steps_of(drafted) == plain
     if target == draft:
@@ -250,6 +250,6 @@ def test_a_draft_reads_the_source_in_its_own_way():
     asked = [Sampling(limit=limit, temperature=0) for limit in (9, 1, 7, 12)]
     for one, other in ((model, helper), (helper, model)):
         more = {"context": 40, "signs": TARGET, "memory": read(one, texts)}
-        plain = steps_of(Writing.begin(one, PROMPTS, asked, **more))
+        plain = steps_of(DecodeBatch.begin(one, PROMPTS, asked, **more))
         more |= {"memory": read(one, texts), "draft_memory": read(other, texts)}
         assert steps_of(Speculation.begin(one, other, PROMPTS, asked, **more)) == plain

@@ -13,8 +13,8 @@ import transformers as hf
 import regard
 from regard import RegardError
 from regard.decoding.embedding import POOLS, embedded
-from regard.decoding.settings import TARGET, TEXT, Signs
-from regard.decoding.text_model import Speaker
+from regard.decoding.settings import TARGET, TEXT, SpecialTokens
+from regard.decoding.text_model import TextModel
 from regard.models.transformer.model import build
 from regard.models.transformer.presets import preset
 from regard.text.learning import learn
@@ -22,7 +22,7 @@ from regard.text.learning import learn
 hf.logging.set_verbosity_error()
 hf.logging.disable_progress_bar()
 
-SIGNS = Signs(begin=2, ends=(1,), never=(0, 2))
+SIGNS = SpecialTokens(begin=2, ends=(1,), never=(0, 2))
 TEXTS = ["the cat sat", "a", "", "the dog sat on the mat", "sat the"]
 IDS = [[7, 8, 9], [10], [], [11, 12, 13, 14, 15, 16, 17], [18, 19]]
 BERT = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
@@ -61,7 +61,7 @@ def t5():
 def test_vectors_are_the_pooled_hidden_states_of_transformers(make, tmp_path):
     model, reader, signed = make()
     model.save_pretrained(tmp_path)
-    speaker = Speaker(regard.load(tmp_path).module, SIGNS)
+    speaker = TextModel(regard.load(tmp_path).module, SIGNS)
     hidden = [reader(torch.tensor([signed(ids)])).last_hidden_state[0] for ids in IDS]
     assert torch.stack([states.std(0).mean() for states in hidden if len(states) > 1]).min() > 0.05
     expected = {
@@ -75,11 +75,11 @@ def test_vectors_are_the_pooled_hidden_states_of_transformers(make, tmp_path):
         torch.testing.assert_close(found, expected[pool], atol=3e-5, rtol=0)
 
 
-def small(name, dtype=torch.float64) -> Speaker:
+def small(name, dtype=torch.float64) -> TextModel:
     tokenizer = learn("char", TEXTS)
     module = build(replace(preset(name), vocabulary=len(tokenizer)))
     signs = TARGET if module.config.kind == "encoder-decoder" else TEXT
-    return Speaker(wide(module).to(dtype), signs, tokenizer, tokenizer)
+    return TextModel(wide(module).to(dtype), signs, tokenizer, tokenizer)
 
 
 @pytest.mark.parametrize("pool", POOLS)
@@ -109,7 +109,7 @@ def test_ids_are_embedded_as_their_text_and_the_answer_is_plain_numbers(name):
 def test_an_encoder_decoder_reads_with_the_tokenizer_of_its_sources():
     module = wide(build(replace(preset("marian-tiny"), vocabulary=40, source_vocabulary=90)))
     letters, words = learn("char", TEXTS), learn("word", TEXTS)
-    speaker = Speaker(module, TARGET, words, letters)
+    speaker = TextModel(module, TARGET, words, letters)
     given = [letters.encode(text).tolist() for text in TEXTS]
     assert torch.equal(embedded(speaker, TEXTS), embedded(speaker, given))
     assert not torch.equal(

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 from twins import disliking, only_counted, writer
 
-from regard.decoding.decode_batch import Writing
+from regard.decoding.decode_batch import DecodeBatch
 from regard.decoding.search.beam import search
 from regard.decoding.search.ensemble import Ensemble
 from regard.decoding.search.speculative import Speculation
 from regard.decoding.settings import TARGET, TEXT, Beam, Sampling
-from regard.decoding.text_model import Speaker
+from regard.decoding.text_model import TextModel
 from regard.errors import RegardError
 from regard.models.protocol import SequenceModel
 from regard.models.transformer.model import Transformer, build
@@ -90,7 +90,7 @@ def test_with_a_state_step_by_step_undone_and_reordered():
     first = ensemble(TOKENS[:, :2], memory, state)
     torch.testing.assert_close(first, whole[:, :2])
     ensemble(torch.tensor([[6, 8], [8, 5]]), None, state)  # of which one row keeps one
-    state.undo([2, 1])
+    state.rollback([2, 1])
     ragged = ensemble(torch.tensor([[8, 6], [6, 0]]), None, state, lengths=[2, 1])
     torch.testing.assert_close(ragged[0], whole[0, 2:4])
     again = torch.tensor([[BOS, 7, 8, 6]])
@@ -111,19 +111,19 @@ def test_with_a_state_step_by_step_undone_and_reordered():
 def test_what_was_seen_is_the_mean_over_members_upper_layers_and_heads():
     parts = members()
     ensemble = Ensemble(parts)
-    state = ensemble.start(2, 8, watch=True)
+    state = ensemble.start(2, 8, return_attention=True)
     ensemble(TOKENS, ensemble.encode(SOURCE, LENGTHS), state)
     looks = []
     for part in parts:
-        alone = part.start(2, 8, watch=True)
+        alone = part.start(2, 8, return_attention=True)
         part(TOKENS, part.encode(SOURCE, LENGTHS), alone)
-        looks.append(alone.seen[:, part.config.layers // 2 :].mean((1, 2)))
-    assert state.seen.shape == (2, 1, 1, 5, 4)
-    torch.testing.assert_close(state.seen[:, 0, 0], sum(looks) / 3)
-    torch.testing.assert_close(state.seen.sum(-1), torch.ones(2, 1, 1, 5, dtype=torch.float64))
+        looks.append(alone.attention[:, part.config.layers // 2 :].mean((1, 2)))
+    assert state.attention.shape == (2, 1, 1, 5, 4)
+    torch.testing.assert_close(state.attention[:, 0, 0], sum(looks) / 3)
+    torch.testing.assert_close(state.attention.sum(-1), torch.ones(2, 1, 1, 5, dtype=torch.float64))
     blind = ensemble.start(2, 8)
     ensemble(TOKENS, ensemble.encode(SOURCE, LENGTHS), blind)
-    assert blind.seen is None
+    assert blind.attention is None
 
 
 def test_an_ensemble_of_one_writes_what_the_model_writes():
@@ -177,7 +177,7 @@ def test_writing_with_it_draws_from_the_mean(temperature):
         for row in range(6)
     ]
     prompts = [[BOS, *[5 + row] * row] for row in range(3)] * 2
-    writing = Writing.begin(ensemble, prompts, asked, context=ensemble.config.context)
+    writing = DecodeBatch.begin(ensemble, prompts, asked, context=ensemble.config.context)
     texts = [list(prompt) for prompt in prompts]
     dice = [np.random.default_rng(row) for row in range(6)]
     while writing.open:
@@ -210,13 +210,13 @@ def test_it_has_a_draft_and_is_one():
 
     for target, draft in ((ensemble, parts[0]), (parts[0], ensemble)):
         steps = Speculation.begin(target, draft, **given)
-        assert ids(steps) == ids(Writing.begin(target, **given))
+        assert ids(steps) == ids(DecodeBatch.begin(target, **given))
         assert 0 < steps.accepted < steps.proposed
 
 
 def test_a_speaker_can_be_made_of_it():
     ensemble = Ensemble(members())
-    speaker = Speaker(ensemble, TARGET)  # type: ignore[arg-type]
+    speaker = TextModel(ensemble, TARGET)  # type: ignore[arg-type]
     assert (speaker.context, speaker.reads) == (12, True)
     assert speaker.device == torch.device("cpu")
     memory = speaker.encode([[5, 6, 7, EOS], [8, EOS]])

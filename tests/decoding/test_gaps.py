@@ -14,7 +14,7 @@ import regard
 from regard import RegardError
 from regard.decoding.gaps import filled
 from regard.decoding.settings import TEXT
-from regard.decoding.text_model import Speaker
+from regard.decoding.text_model import TextModel
 from regard.models.transformer.model import build
 from regard.models.transformer.presets import preset
 from regard.text.learning import learn
@@ -27,13 +27,13 @@ CORPUS = ["the cat sat on the mat and the dog sat on the cat", "née straße 猫
 SPECIAL = len(SPECIALS)
 
 
-def speaker_of(kind, **changes) -> Speaker:
+def speaker_of(kind, **changes) -> TextModel:
     tokenizer = learn(kind, CORPUS, 300 if kind == "bpe" else 0)
     config = replace(preset("bert-tiny"), vocabulary=len(tokenizer), **changes)
-    return Speaker(build(config).eval(), TEXT, tokenizer)
+    return TextModel(build(config).eval(), TEXT, tokenizer)
 
 
-def answering(speaker, *answers, weight=20.0) -> Speaker:
+def answering(speaker, *answers, weight=20.0) -> TextModel:
     """The same speaker, but gap i is surely filled by the i-th id."""
     logits = torch.zeros(len(answers), len(speaker.tokenizer))
     logits[range(len(answers)), list(answers)] = weight
@@ -53,7 +53,7 @@ def test_candidates_are_the_top_k_of_transformers(kind, tmp_path):
         norm = tensor.dim() == 1 and name.endswith("weight")
         tensor.normal_(1.0 if norm else 0.0, 0.2)
     theirs.save_pretrained(tmp_path)
-    speaker = Speaker(regard.load(tmp_path).module, TEXT, tokenizer)
+    speaker = TextModel(regard.load(tmp_path).module, TEXT, tokenizer)
     found = filled(speaker, "the[mask] sat on[mask][mask] mat", top=4)
     parts = [tokenizer.encode(part).tolist() for part in ("the", " sat on", "", " mat")]
     ids = torch.tensor([[BOS, *parts[0], MASK, *parts[1], MASK, MASK, *parts[3], EOS]])
@@ -128,8 +128,8 @@ def test_what_cannot_be_filled_is_one_sentence():
     assert "17 tokens; this model reads at most 16" in refusal(speaker, "a" * 14 + "<mask>")
     for top in (0, -1, 1.5, True):
         assert "top must be a whole number" in refusal(speaker, "<mask>", top=top)
-    decoder = Speaker(build(replace(preset("gpt2-tiny"))).eval(), TEXT, speaker.tokenizer)
+    decoder = TextModel(build(replace(preset("gpt2-tiny"))).eval(), TEXT, speaker.tokenizer)
     assert "(decoder) cannot fill gaps" in refusal(decoder, "<mask>")
-    assert "without a tokenizer" in refusal(Speaker(speaker.module, TEXT), "<mask>")
+    assert "without a tokenizer" in refusal(TextModel(speaker.module, TEXT), "<mask>")
     assert "no output head" in refusal(speaker_of("char", head="none", head_bias=False), "<mask>")
     assert "NaN" in refusal(answering(speaker, 7, weight=torch.nan), "<mask>")

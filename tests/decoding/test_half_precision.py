@@ -5,7 +5,7 @@ import torch
 from test_speculative import Bigrams, written
 from torch import Tensor
 
-from regard.decoding.decode_batch import Writing
+from regard.decoding.decode_batch import DecodeBatch
 from regard.decoding.search.beam import search
 from regard.decoding.search.speculative import Speculation
 from regard.decoding.settings import Beam, Sampling
@@ -54,7 +54,7 @@ def test_the_log_probability_of_a_token_is_what_the_model_says(dtype, drafted, t
     if drafted:
         steps = Speculation.begin(model, bigrams(4, dtype), PROMPTS, asked, context=99)
     else:
-        steps = Writing.begin(model, PROMPTS, asked, context=99)
+        steps = DecodeBatch.begin(model, PROMPTS, asked, context=99)
     for prompt, tokens in zip(PROMPTS, written(steps, 2), strict=True):
         (wanted,) = exact(model, [[prompt[-1], *(token.id for token in tokens)]])
         assert [token.logprob for token in tokens] == pytest.approx(wanted.tolist(), rel=1e-5)

@@ -18,7 +18,7 @@ from regard.decoding.parallel_batches import GivenUp, side_by_side
 from regard.decoding.search.beam import search
 from regard.decoding.search.ensemble import Ensemble
 from regard.decoding.settings import TARGET, Beam
-from regard.decoding.text_model import Speaker, batches
+from regard.decoding.text_model import TextModel, batches
 from regard.decoding.translation import translated
 from regard.errors import RegardError
 from regard.families import registry
@@ -56,7 +56,7 @@ MODELS = {
 
 @pytest.mark.parametrize("name", MODELS)
 def test_translations_are_those_that_one_thread_finds_in_their_order(name, threads):
-    speaker = Speaker(MODELS[name](), TARGET)
+    speaker = TextModel(MODELS[name](), TARGET)
     lines = [source[:-1] for source in sources(23, 5)]
     lines[7] = []
     beam = Beam(3, n_best=2, attention=True)

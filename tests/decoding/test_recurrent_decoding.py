@@ -23,14 +23,14 @@ from twins import (
     written,
 )
 
-from regard.decoding.decode_batch import Writing
+from regard.decoding.decode_batch import DecodeBatch
 from regard.decoding.embedding import POOLS, embedded
 from regard.decoding.scoring import scored
 from regard.decoding.search.beam import search
 from regard.decoding.search.ensemble import Ensemble
 from regard.decoding.search.speculative import Speculation
 from regard.decoding.settings import TARGET, Beam, Sampling
-from regard.decoding.text_model import Speaker
+from regard.decoding.text_model import TextModel
 from regard.errors import RegardError
 from regard.families.registry import build
 from regard.models.recurrent.config import RecurrentConfig
@@ -73,9 +73,9 @@ def recurrent(
 @torch.no_grad()
 def looked(module: Recurrent, text: Sequence[int], source: Sequence[int]) -> Tensor:
     """How a text looks at its source when it is given: (tokens, source positions)."""
-    state = module.start(1, len(text), watch=True)
+    state = module.start(1, len(text), return_attention=True)
     module(torch.tensor([text]), read(module, [source]), state)
-    return state.seen[0, 0, 0]
+    return state.attention[0, 0, 0]
 
 
 # --- beam search -----------------------------------------------------------------------------
@@ -152,7 +152,7 @@ def test_coverage_counts_what_was_seen(name: str, monkeypatch: pytest.MonkeyPatc
 
 def test_without_attention_there_is_none_to_bring():
     module, texts = recurrent("none"), sources(1, 0)
-    with pytest.raises(RegardError, match="no attention, so there is nothing to watch"):
+    with pytest.raises(RegardError, match="no attention, so there is no attention to return"):
         found_by(module, [[BOS]], [4], Beam(2, attention=True), texts)
 
 
@@ -168,7 +168,7 @@ def test_a_row_is_written_as_if_it_were_alone(name: str, temperature: float):
         Sampling(limit=limit, temperature=temperature, seed=limit, top_k=limit)
         for limit in (6, 9, 4, 8)
     ]
-    steps = Writing.begin(
+    steps = DecodeBatch.begin(
         module, PROMPTS, asked, context=1000, signs=signs_of(module), memory=read(module, texts)
     )
     found: list[list[int]] = [[], [], [], []]
@@ -185,7 +185,7 @@ def test_a_score_is_the_sum_of_what_each_token_has(name: str):
     module = recurrent(name)
     given = [words(count, count) for count in (3, 1, 6, 2)]
     texts = sources_for(module, 4, 5)
-    found = scored(Speaker(module, signs_of(module)), given, sources=texts, rows=3)
+    found = scored(TextModel(module, signs_of(module)), given, sources=texts, rows=3)
     for row, (ids, score) in enumerate(zip(given, found, strict=True)):
         memory = texts and read(module, [texts[row]])
         logprobs = module(torch.tensor([[BOS, *ids]]), memory)[0].log_softmax(-1)
@@ -200,7 +200,7 @@ def test_a_vector_of_a_text_is_its_pooled_hidden_vectors(name: str):
     module = recurrent(name)
     given = [words(count, count) for count in (3, 1, 6, 2)]
     for pool in POOLS:
-        found = embedded(Speaker(module, signs_of(module)), given, pool=pool, rows=3)
+        found = embedded(TextModel(module, signs_of(module)), given, pool=pool, rows=3)
         for ids, vector in zip(given, found, strict=True):
             tokens = torch.tensor([ids])
             hidden = module.hidden(tokens) if name in TEXTS else module.encode(tokens).values
@@ -237,7 +237,7 @@ def test_with_a_transformer_it_searches_by_the_mean_of_both(name: str):
     assert any(tuple(h.ids) not in best for one in alone for f in one for h in f.hypotheses)
 
 
-def steps_of(steps: Writing | Speculation) -> list[list[int]]:
+def steps_of(steps: DecodeBatch | Speculation) -> list[list[int]]:
     found: list[list[int]] = [[] for _ in PROMPTS]
     while steps.open:
         for token in steps.step():
@@ -259,7 +259,7 @@ def test_a_draft_changes_no_token(target: str, draft: str, ahead: int):
         for name in (target, draft)
     )
     asked = [Sampling(limit=limit, temperature=0) for limit in (9, 1, 7, 12)]
-    plain = steps_of(Writing.begin(model, PROMPTS, asked, context=40))
+    plain = steps_of(DecodeBatch.begin(model, PROMPTS, asked, context=40))
     drafted = Speculation.begin(model, helper, PROMPTS, asked, context=40, ahead=ahead)
     assert steps_of(drafted) == plain
     if target == draft:
@@ -274,6 +274,6 @@ def test_a_draft_reads_the_source_in_its_own_way(name: str):
     texts = sources(4, 3)
     asked = [Sampling(limit=limit, temperature=0) for limit in (9, 1, 7, 12)]
     more = {"context": 40, "signs": TARGET, "memory": read(model, texts)}
-    plain = steps_of(Writing.begin(model, PROMPTS, asked, **more))
+    plain = steps_of(DecodeBatch.begin(model, PROMPTS, asked, **more))
     more |= {"memory": read(model, texts), "draft_memory": read(helper, texts)}
     assert steps_of(Speculation.begin(model, helper, PROMPTS, asked, **more)) == plain

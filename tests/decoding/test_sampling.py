@@ -14,20 +14,20 @@ from torch import Tensor
 from twins import plain_distribution
 
 from regard.decoding import sampling
-from regard.decoding.sampling import FIRST_LOOK, Columns, dice, distribution, draw
-from regard.decoding.settings import TEXT, Beam, Sampling, Signs
+from regard.decoding.sampling import FIRST_LOOK, SamplingBatch, dice, distribution, draw
+from regard.decoding.settings import TEXT, Beam, Sampling, SpecialTokens
 from regard.errors import RegardError
 
-NOTHING = Signs(never=())  # every token may be written
+NOTHING = SpecialTokens(never=())  # every token may be written
 
 
 def drawn_from(
     logits: Tensor,
     asked: list[Sampling],
     standing: list[list[int]] | None = None,
-    signs: Signs = NOTHING,
+    signs: SpecialTokens = NOTHING,
 ) -> np.ndarray:
-    columns = Columns.of(asked, signs, logits.shape[-1], logits.device)
+    columns = SamplingBatch.of(asked, signs, logits.shape[-1], logits.device)
     held = None
     if standing is not None:
         held = torch.zeros(logits.shape, dtype=torch.bool)
@@ -249,7 +249,9 @@ def test_it_is_what_transformers_draws_from(asked, warpers):
 @pytest.mark.parametrize("scale", [1e-30, 1.0, 1e38])
 def test_no_temperature_and_no_logit_makes_numbers_overflow(temperature, scale):
     logits = torch.tensor([[1.0, -1.0, 0.5, 0.9, -1.0, 1.0]]) * scale
-    found = drawn_from(logits, [Sampling(temperature=temperature)], signs=Signs(never=(5,)))[0]
+    found = drawn_from(
+        logits, [Sampling(temperature=temperature)], signs=SpecialTokens(never=(5,))
+    )[0]
     assert found.sum() == pytest.approx(1)
     assert found[5] == 0
     assert found.argmax() == 0
@@ -306,7 +308,7 @@ def test_a_draw_has_probability(values, number, asked):
 def test_of_100_000_draws_each_token_has_its_share(asked):
     logits = torch.linspace(-2, 2, 14)[None]
     wanted = plain_distribution(logits[0].tolist(), asked, TEXT.never)
-    columns = Columns.of([asked], TEXT, 14, logits.device)
+    columns = SamplingBatch.of([asked], TEXT, 14, logits.device)
     chances = distribution(logits, columns).expand(100_000, -1)
     counts = np.bincount(draw(chances, dice(7).random(100_000).tolist()), minlength=14)
     possible = wanted > 0

@@ -15,8 +15,8 @@ import regard
 from regard import RegardError
 from regard.decoding import scoring
 from regard.decoding.scoring import Score, scored
-from regard.decoding.settings import TARGET, TEXT, Signs
-from regard.decoding.text_model import Speaker
+from regard.decoding.settings import TARGET, TEXT, SpecialTokens
+from regard.decoding.text_model import TextModel
 from regard.models.transformer.model import build
 from regard.models.transformer.presets import preset
 from regard.text.learning import learn
@@ -45,19 +45,19 @@ def ours(theirs, folder) -> torch.nn.Module:
     return regard.load(folder).module
 
 
-def small(name="gpt2-tiny", signs=TEXT, tokenizer=None, **changes) -> Speaker:
+def small(name="gpt2-tiny", signs=TEXT, tokenizer=None, **changes) -> TextModel:
     config = replace(preset(name), **TINY, **({"vocabulary": len(tokenizer)} if tokenizer else {}))
     module = wide(build(replace(config, **changes)).double())
-    return Speaker(module, signs, tokenizer, tokenizer)
+    return TextModel(module, signs, tokenizer, tokenizer)
 
 
 @pytest.fixture(scope="module")
-def letters() -> Speaker:
+def letters() -> TextModel:
     return small(tokenizer=learn("char", SENTENCES))
 
 
 @pytest.fixture(scope="module")
-def translator() -> Speaker:
+def translator() -> TextModel:
     return small("t5-tiny", TARGET, learn("word", SENTENCES), head_width=8)
 
 
@@ -78,7 +78,7 @@ def gathered(logits, ids):
 def test_a_gpt2_gives_every_token_the_log_probability_that_transformers_gives_it(tmp_path):
     sizes = {"vocab_size": 61, "n_positions": 24, "n_embd": 32, "n_layer": 2, "n_head": 4}
     theirs = wide(hf.GPT2LMHeadModel(hf.GPT2Config(**sizes, bos_token_id=2, eos_token_id=1)))
-    speaker = Speaker(ours(theirs, tmp_path), Signs(begin=2, ends=(1,), never=(0, 2)))
+    speaker = TextModel(ours(theirs, tmp_path), SpecialTokens(begin=2, ends=(1,), never=(0, 2)))
     texts = rows(0, 5, 0, 23, 1, 12)  # 23: the end is the 24th, and need not be read
     for text, score in zip(texts, scored(speaker, texts, rows=3), strict=True):
         expected = gathered(theirs(torch.tensor([[2, *text]])).logits, [*text, 1])
@@ -99,7 +99,7 @@ def test_a_marian_gives_every_token_the_log_probability_that_transformers_gives_
     for stack in (theirs.model.encoder, theirs.model.decoder):
         stack.embed_tokens.weight = theirs.model.shared.weight
     theirs = wide(theirs)
-    speaker = Speaker(ours(theirs, tmp_path), Signs(begin=1, ends=(0,), never=(1,)))
+    speaker = TextModel(ours(theirs, tmp_path), SpecialTokens(begin=1, ends=(0,), never=(1,)))
     texts, sources = rows(0, 5, 0, 20, 1, 12), rows(1, 2, 9, 3, 20, 1)
     found = scored(speaker, texts, sources=sources, rows=3)
     for text, source, score in zip(texts, sources, found, strict=True):
@@ -225,7 +225,7 @@ def test_what_cannot_be_scored_is_one_sentence(letters, translator):
     assert "at least one row" in refusal(letters, ["a"], rows=0)
     assert "text 2: token id 999 does not exist" in refusal(letters, ["a", [999]])
     assert "source 2: the source is empty" in refusal(translator, ["a"] * 2, sources=["a", ""])
-    bare = Speaker(letters.module, TEXT)
+    bare = TextModel(letters.module, TEXT)
     assert "without a tokenizer" in refusal(bare, ["a"])
     assert scored(bare, [[5, 6]])[0].unknown == 0
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scipy import stats
 from torch import Tensor, nn
 
-from regard.decoding.decode_batch import Token, Writing
+from regard.decoding.decode_batch import DecodeBatch, Token
 from regard.decoding.search.speculative import Speculation, acceptances, remainder
 from regard.decoding.settings import TARGET, TEXT, Sampling
 from regard.errors import RegardError
@@ -68,7 +68,7 @@ class Bigrams(nn.Module):
         def reorder(self, rows) -> None:
             self.rows = len(rows)
 
-        def undo(self, counts) -> None:
+        def rollback(self, counts) -> None:
             assert len(counts) == self.rows
 
         def free(self) -> None:
@@ -87,7 +87,7 @@ class Bigrams(nn.Module):
         ends = torch.full((len(tokens),), tokens.shape[1]) if lengths is None else lengths
         return logits[torch.arange(len(tokens)), torch.as_tensor(ends) - 1][:, None]
 
-    def start(self, rows: int, room: int, *, watch: bool = False):
+    def start(self, rows: int, room: int, *, return_attention: bool = False):
         return Bigrams.State(rows)
 
 
@@ -111,10 +111,10 @@ class Strict(nn.Module):
             self.inner.reorder(rows)
             self.newest = [0] * self.inner.rows
 
-        def undo(self, counts) -> None:
+        def rollback(self, counts) -> None:
             assert all(count <= new for count, new in zip(counts, self.newest, strict=True))
             self.newest = [new - c for new, c in zip(self.newest, counts, strict=True)]
-            self.inner.undo(counts)
+            self.inner.rollback(counts)
 
         def free(self) -> None:
             self.inner.free()
@@ -131,11 +131,11 @@ class Strict(nn.Module):
         there = torch.arange(logits.shape[1]) < (real.clamp(max=1) if last else real)
         return logits.masked_fill(~there[..., None], torch.nan)
 
-    def start(self, rows: int, room: int, *, watch: bool = False):
+    def start(self, rows: int, room: int, *, return_attention: bool = False):
         return Strict.State(self.inner.start(rows, room))
 
 
-def written(steps: Writing | Speculation, rows: int) -> list[list[Token]]:
+def written(steps: DecodeBatch | Speculation, rows: int) -> list[list[Token]]:
     found: list[list[Token]] = [[] for _ in range(rows)]
     while steps.open:
         for token in steps.step():
@@ -176,7 +176,7 @@ def test_at_temperature_0_the_tokens_are_those_of_plain_writing(name, draft):
             Sampling(limit=limit, temperature=0, logprobs=None if row == 1 else row)
             for row, limit in enumerate(LIMITS)
         ]
-        plain = written(Writing.begin(target, PROMPTS, asked, context=CONTEXT), 5)
+        plain = written(DecodeBatch.begin(target, PROMPTS, asked, context=CONTEXT), 5)
         reasons.update(row[-1].end for row in plain)
         drafted = DRAFTS[draft](target, name)
         for ahead in (1, 4, 30):
@@ -193,7 +193,7 @@ def counted(smoothing: str = "kneser-ney", vocabulary: int = 20) -> NGram:
     """An n-gram that has counted what a model writes greedily, so that it is often right."""
     target = model(0, vocabulary=vocabulary)
     asked = [Sampling(limit=60, temperature=0)] * len(PROMPTS)
-    rows = written(Writing.begin(target, PROMPTS, asked, context=CONTEXT), len(PROMPTS))
+    rows = written(DecodeBatch.begin(target, PROMPTS, asked, context=CONTEXT), len(PROMPTS))
     texts = [[*prompt, *row] for prompt, row in zip(PROMPTS, ids(rows), strict=True)]
     config = NGramConfig(vocabulary, 3, smoothing)
     flat = np.array([token for text in texts for token in text])
@@ -226,7 +226,7 @@ def test_a_draft_of_any_family_changes_no_token_of_rows_of_any_limits(name):
     """Rows that are nearly done ask for no proposals while their neighbours do."""
     target, draft = model(0), FAMILIES[name]()
     asked = [Sampling(limit=limit, temperature=0) for limit in LIMITS]
-    plain = written(Writing.begin(target, PROMPTS, asked, context=CONTEXT), 5)
+    plain = written(DecodeBatch.begin(target, PROMPTS, asked, context=CONTEXT), 5)
     for ahead in (1, 4):
         steps = Speculation.begin(target, draft, PROMPTS, asked, context=CONTEXT, ahead=ahead)
         alike(written(steps, 5), plain)
@@ -245,7 +245,7 @@ def test_a_draft_that_knows_nothing_of_a_row_leaves_it_to_the_model(temperature)
     found = written(steps, 6)
     assert len(found[0]) == 9 or found[0][-1].end == "end"
     if not temperature:
-        alike(found, written(Writing.begin(target, prompts, asked, context=CONTEXT), 6))
+        alike(found, written(DecodeBatch.begin(target, prompts, asked, context=CONTEXT), 6))
 
 
 @pytest.mark.parametrize("penalty", [0.5, 1.7])
@@ -256,7 +256,7 @@ def test_greedy_with_a_penalty_and_banned_tokens_is_the_same_too(penalty):
             Sampling(limit=limit, temperature=0, repetition_penalty=penalty, banned=(7, row))
             for row, limit in enumerate(LIMITS)
         ]
-        plain = written(Writing.begin(target, PROMPTS, asked, context=CONTEXT), 5)
+        plain = written(DecodeBatch.begin(target, PROMPTS, asked, context=CONTEXT), 5)
         for draft in (target, similar(target, 5), model(9)):
             steps = Speculation.begin(target, draft, PROMPTS, asked, context=CONTEXT)
             alike(written(steps, 5), plain)
@@ -266,7 +266,7 @@ def test_greedy_with_a_penalty_and_banned_tokens_is_the_same_too(penalty):
 def test_a_draft_that_is_right_saves_calls():
     target = Strict(model(0))
     asked = [Sampling(limit=10, temperature=0)]
-    row = written(Writing.begin(target, [[BOS, 6]], asked, context=CONTEXT), 1)
+    row = written(DecodeBatch.begin(target, [[BOS, 6]], asked, context=CONTEXT), 1)
     plain, target.calls = target.calls, 0
     steps = Speculation.begin(target, target.inner, [[BOS, 6]], asked, context=CONTEXT, ahead=4)
     assert ids(written(steps, 1)) == ids(row)
@@ -279,7 +279,7 @@ def test_neither_model_is_asked_for_more_than_the_protocol_gives():
     target, draft = Strict(model(0)), Strict(similar(model(0), 5, 0.1))
     for temperature in (0, 1):
         asked = [Sampling(limit=n, temperature=temperature, seed=n) for n in LIMITS]
-        plain = written(Writing.begin(target, PROMPTS, asked, context=CONTEXT), 5)
+        plain = written(DecodeBatch.begin(target, PROMPTS, asked, context=CONTEXT), 5)
         steps = Speculation.begin(
             target, draft, PROMPTS, asked, context=CONTEXT, draft_context=9, copies=range(5)
         )
@@ -342,7 +342,7 @@ def test_a_row_that_is_stopped_brings_nothing_more():
 def test_a_draft_of_a_smaller_context_helps_as_far_as_it_reaches(reach):
     target, draft = model(0), model(0, context=reach)
     asked = [Sampling(limit=limit, temperature=0) for limit in LIMITS]
-    plain = written(Writing.begin(target, PROMPTS, asked, context=CONTEXT), 5)
+    plain = written(DecodeBatch.begin(target, PROMPTS, asked, context=CONTEXT), 5)
     steps = Speculation.begin(target, draft, PROMPTS, asked, context=CONTEXT, draft_context=reach)
     alike(written(steps, 5), plain)
     assert steps.proposed >= 1
@@ -357,7 +357,7 @@ def test_an_encoder_decoder_with_a_draft_that_reads_the_source_itself():
     prompts, copies = [[BOS], [BOS, 8, 9], [BOS]], [0, 1, 1, 2]
     given = {"context": CONTEXT, "signs": TARGET, "copies": copies}
     memory = target.encode(source, lengths)
-    plain = written(Writing.begin(target, prompts, asked, memory=memory, **given), 4)
+    plain = written(DecodeBatch.begin(target, prompts, asked, memory=memory, **given), 4)
     assert ids(plain)[0] != ids(plain)[3]  # the source matters
     for draft in (target, similar(target, 3), model(8, "marian-tiny", width=16)):
         steps = Speculation.begin(
@@ -424,7 +424,7 @@ def by_hand(logits: list[float], standing: set[int], asked: Sampling) -> dict[in
     return {token: weights[token] / so_far for token in kept}
 
 
-def drawn(steps: Writing | Speculation, rows: int) -> Counter:
+def drawn(steps: DecodeBatch | Speculation, rows: int) -> Counter:
     return Counter(tuple(row) for row in ids(written(steps, rows)))
 
 
@@ -459,7 +459,7 @@ def test_many_texts_follow_the_models_distribution(asked, rows):
     assert stats.chisquare(seen, expected).pvalue > 1e-3
     # And they are what plain writing draws.
     few = [replace(one, seed=one.seed + rows) for one in each[:10_000]]
-    writing = Writing.begin(target, [prompt], few, context=CONTEXT, copies=copies[: len(few)])
+    writing = DecodeBatch.begin(target, [prompt], few, context=CONTEXT, copies=copies[: len(few)])
     plain = drawn(writing, len(few))
     common = [text for text in likely if chances[text] * len(few) >= 5]
     table = [[found[text] for text in common] for found in (counts, plain)]

@@ -7,14 +7,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.decoding.stable_topk import BLOCK, first_of_equals, largest
+from regard.decoding.stable_topk import BLOCK, first_of_equals, stable_topk
 
 numbers = st.one_of(st.sampled_from([-math.inf, -2.0, 0.5]), st.floats(-9, 9, width=32))
 
 
 def assert_sorted(values: torch.Tensor, count: int) -> None:
     """As a stable sort has it; which of what is impossible comes last is nobody's business."""
-    found, places = largest(values, count)
+    found, places = stable_topk(values, count)
     wanted = values.sort(dim=-1, descending=True, stable=True)
     real = wanted.values[:, :count] > -torch.inf
     assert torch.equal(found, wanted.values[:, :count])
@@ -43,7 +43,7 @@ def test_so_are_those_of_few_up_to_all(rows, data):
 def test_what_is_no_number_is_above_all_and_stays_one(size):
     values = torch.zeros(2, size)
     values[1, 4] = math.nan
-    found, _ = largest(values, 3)
+    found, _ = stable_topk(values, 3)
     assert bool(found[1].isnan().any())
     assert not bool(found[0].isnan().any())
 

@@ -10,8 +10,8 @@ import pytest
 
 from regard.decoding.incremental_text import Stops
 from regard.decoding.settings import TEXT, Sampling
-from regard.decoding.streams import Continuation, continue_all
-from regard.decoding.text_model import Speaker
+from regard.decoding.streams import Stream, continue_all
+from regard.decoding.text_model import TextModel
 from regard.models.counting.estimate import estimate
 from regard.models.counting.model import NGram, NGramConfig
 from regard.text.learning import learn
@@ -21,16 +21,16 @@ BYTES = learn("byte", ["x"], 0)
 LETTERS = "abcdefghijklm"
 
 
-def reciting(*texts: str | bytes) -> Speaker:
+def reciting(*texts: str | bytes) -> TextModel:
     """Knows these texts, and goes on with the one that a prompt begins."""
     config = NGramConfig(len(BYTES), 8, "maximum-likelihood")
     ids = np.array([token for text in texts for token in (BOS, *BYTES.encode(text), EOS)])
-    return Speaker(NGram(config, estimate(ids, 8, len(BYTES), BOS, config.rule)), TEXT, BYTES)
+    return TextModel(NGram(config, estimate(ids, 8, len(BYTES), BOS, config.rule)), TEXT, BYTES)
 
 
 def recited(
     texts: Sequence[str | bytes], stop: Sequence[str], drafted: bool, limit: int = 50
-) -> Continuation:
+) -> Stream:
     """Each text from its first letter on; a draft knows them as well."""
     prompts = [BYTES.encode(text)[:1].tolist() for text in texts]
     draft = reciting(*texts) if drafted else None

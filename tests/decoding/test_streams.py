@@ -13,11 +13,11 @@ from twins import (
     writer,
 )
 
-from regard.decoding.decode_batch import Writing
+from regard.decoding.decode_batch import DecodeBatch
 from regard.decoding.search.speculative import Speculation
 from regard.decoding.settings import TARGET, TEXT, Beam, Sampling
 from regard.decoding.streams import continue_all, search_all
-from regard.decoding.text_model import Speaker
+from regard.decoding.text_model import TextModel
 from regard.decoding.translation import translate_ids
 from regard.loading import Model
 from regard.models.transformer.cache import KeyValueState
@@ -35,7 +35,7 @@ ENDLESS = disliking(writer("gpt2-tiny", 1), EOS)
 
 @pytest.mark.parametrize("beams", [1, 3])
 def test_a_search_writes_as_many_tokens_as_were_asked_for_or_fill_the_context(beams):
-    speaker = Speaker(ENDLESS, TEXT)
+    speaker = TextModel(ENDLESS, TEXT)
     sizes, limit = (1, CONTEXT - 5, CONTEXT - 4, CONTEXT - 3, CONTEXT), 5
     given = [[BOS, *words(size - 1, size)] for size in sizes]
     found = search_all(speaker, given, Beam(beams, n_best=beams), limit)
@@ -48,7 +48,7 @@ def test_a_search_writes_as_many_tokens_as_were_asked_for_or_fill_the_context(be
 
 
 def test_a_search_that_meets_an_end_says_so_however_little_room_there_is():
-    speaker = Speaker(writer("gpt2-tiny", ends=1e4), TEXT)
+    speaker = TextModel(writer("gpt2-tiny", ends=1e4), TEXT)
     given = [[BOS], [BOS, *words(CONTEXT - 1, 0)]]
     for (one,) in search_all(speaker, given, Beam(2), 5):
         assert (one.ids, one.end) == ([], "end")
@@ -91,7 +91,7 @@ def test_a_search_by_its_number_of_beams_writes_nothing_that_is_banned(beams):
 
 
 def test_attention_is_as_wide_as_its_own_source_whatever_stands_beside_it():
-    speaker = Speaker(writer("marian-tiny", 2, ends=1.0), TARGET)
+    speaker = TextModel(writer("marian-tiny", 2, ends=1.0), TARGET)
     texts, forced = sources(5, 9), [[6], [], [7, 8], [], [9]]
     assert len({*map(len, texts)}) > 2
     beam = Beam(3, attention=True, n_best=3)
@@ -138,7 +138,7 @@ def test_writing_gives_its_memory_back_when_it_is_asked_for_more_and_there_is_no
     if drafted:
         steps = Speculation.begin(ENDLESS, writer("llama-tiny"), **begun)
     else:
-        steps = Writing.begin(ENDLESS, **begun)
+        steps = DecodeBatch.begin(ENDLESS, **begun)
     while steps.open:
         assert steps.step()
     assert steps.step() == []

@@ -26,8 +26,8 @@ from twins import (
     written,
 )
 
-from regard.decoding.decode_batch import Token, Writing, continued
-from regard.decoding.settings import TEXT, Sampling, Signs
+from regard.decoding.decode_batch import DecodeBatch, Token, continued
+from regard.decoding.settings import TEXT, Sampling, SpecialTokens
 from regard.errors import RegardError
 from regard.models.transformer.model import Transformer
 from regard.text.specials import BOS, EOS
@@ -39,12 +39,12 @@ def begun(
     asked: Sequence[Sampling],
     texts: Sequence[Sequence[int]] | None = None,
     **more: object,
-) -> Writing:
+) -> DecodeBatch:
     named = {"context": CONTEXT, "signs": signs_of(module), "memory": read(module, texts)}
-    return Writing.begin(module, prompts, asked, **(named | more))
+    return DecodeBatch.begin(module, prompts, asked, **(named | more))
 
 
-def tokens_of(writing: Writing) -> dict[int, list[Token]]:
+def tokens_of(writing: DecodeBatch) -> dict[int, list[Token]]:
     """All that is written, by row."""
     found: dict[int, list[Token]] = {row.number: [] for row in writing.rows}
     while writing.open:
@@ -136,7 +136,7 @@ def test_rows_of_one_prompt_read_it_once_and_are_as_if_each_had_read_it(monkeypa
     )
     found = together(module, prompts, asked, texts, copies=copies)
     assert taken[:2] == [(2, 3), (5, 1)]
-    monkeypatch.undo()
+    monkeypatch.rollback()
     for row, which in enumerate(copies):
         assert found[row] == written(module, prompts[which], asked[row], texts[which])
     assert len({tuple(found[row]) for row in (1, 2, 4)}) == 3
@@ -181,7 +181,7 @@ def test_it_writes_up_to_the_limit_or_the_end_of_the_context(size, limit):
 
 def test_any_of_several_ends_ends_a_text():
     module = writer("llama-tiny", 5)
-    signs = Signs(ends=(7, 8, 9, 10), never=(0,))
+    signs = SpecialTokens(ends=(7, 8, 9, 10), never=(0,))
     found = together(module, [[BOS]] * 20, [Sampling(seed=s) for s in range(20)], signs=signs)
     lasts = {ids[-1] for ids in found}
     assert lasts == {7, 8, 9, 10}

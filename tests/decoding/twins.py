@@ -16,7 +16,7 @@ from torch import Tensor
 
 import regard
 from regard.decoding.search.beam import Found, Hypothesis, search
-from regard.decoding.settings import TARGET, TEXT, Beam, Sampling, Signs
+from regard.decoding.settings import TARGET, TEXT, Beam, Sampling, SpecialTokens
 from regard.models.counting.estimate import estimate
 from regard.models.counting.model import NGram, NGramConfig
 from regard.models.protocol import Memory
@@ -89,7 +89,7 @@ def read(module: Transformer, texts: Sequence[Sequence[int]] | None) -> Memory |
     return module.encode(torch.tensor(padded), [len(text) for text in texts])
 
 
-def signs_of(module: Transformer) -> Signs:
+def signs_of(module: Transformer) -> SpecialTokens:
     return TARGET if module.config.kind == "encoder-decoder" else TEXT
 
 
@@ -202,7 +202,7 @@ def searched(
     limit: int,
     beam: Beam,
     source: Sequence[int] | None = None,
-    signs: Signs | None = None,
+    signs: SpecialTokens | None = None,
 ) -> list[Answer]:
     """Beam search by its rules, one row: the best `beams` finished hypotheses, best first."""
     signs = signs or signs_of(module)
@@ -246,7 +246,7 @@ def found_by(
     limits: Sequence[int],
     beam: Beam,
     texts: Sequence[Sequence[int]] | None = None,
-    signs: Signs | None = None,
+    signs: SpecialTokens | None = None,
 ) -> list[Found]:
     signs = signs or signs_of(module)
     return search(module, prompts, limits, beam, signs=signs, memory=read(module, texts))

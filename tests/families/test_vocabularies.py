@@ -4,7 +4,7 @@ import hashlib
 
 import pytest
 
-from regard.data.progress import Stages
+from regard.data.progress import Progress
 from regard.data.readers.texts import gather
 from regard.families.data.vocabularies import tokenizer_for, vocabulary_for
 from regard.text.learning import learn
@@ -31,7 +31,7 @@ def test_words_are_found_as_the_text_needs_or_as_it_is_asked(content, wanted, ca
     for asked, tokenised in {"auto": wanted, "yes": True, "no": False}.items():
         settings = TokenizerSettings(kind="word", tokenised=asked)
         for _ in range(2):  # learned, then found
-            vocabulary = tokenizer_for(settings, given, Stages()).vocabulary
+            vocabulary = tokenizer_for(settings, given, Progress()).vocabulary
             assert vocabulary == learn("word", [content], tokenised=tokenised).vocabulary
             assert vocabulary.tokenised == tokenised
     assert len(list(cache.glob("*.json"))) == 2  # what looks tokenised is kept with what is said so
@@ -41,7 +41,7 @@ def test_words_are_found_as_the_text_needs_or_as_it_is_asked(content, wanted, ca
 def test_a_tokenizer_from_before_lines_is_found(kind, cache, tmp_path):
     given = texts(tmp_path / "a.txt", RAW)
     settings = TokenizerSettings(kind=kind, vocabulary=300)
-    tokenizer_for(settings, given, Stages())
+    tokenizer_for(settings, given, Progress())
     key = hashlib.blake2b(f"1 {kind} 300 {given.digest}".encode(), digest_size=16).hexdigest()
     assert [path.name for path in cache.glob("*.json")] == [f"tokenizer-{key}.json"]
 
@@ -49,7 +49,7 @@ def test_a_tokenizer_from_before_lines_is_found(kind, cache, tmp_path):
 def test_lines_and_rare_tokens_have_tokenizers_of_their_own(cache, tmp_path):
     given = texts(tmp_path / "a.txt", RAW + "rare\n")
     found = [
-        tokenizer_for(TokenizerSettings(kind="word", least=least), given, Stages(), lines)
+        tokenizer_for(TokenizerSettings(kind="word", min_frequency=least), given, Progress(), lines)
         for lines in (False, True, False, True)
         for least in (0, 2, 3)
     ]

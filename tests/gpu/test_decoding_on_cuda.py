@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from regard.decoding.decode_batch import Writing
+from regard.decoding.decode_batch import DecodeBatch
 from regard.decoding.search.beam import Found, search
 from regard.decoding.search.ensemble import Ensemble
 from regard.decoding.search.speculative import Speculation
@@ -51,7 +51,7 @@ def test_rows_are_written_alike(name):
     ]
     found = []
     for device in ("cpu", "cuda"):
-        writing = Writing.begin(module.to(device), prompts, asked, context=64, device=device)
+        writing = DecodeBatch.begin(module.to(device), prompts, asked, context=64, device=device)
         tokens = []
         while writing.open:
             tokens += [(token.row, token.id, token.end) for token in writing.step()]
@@ -82,7 +82,7 @@ def test_beams_find_the_same_with_the_same_attention(name, coverage):
 PROMPTS = [[1, 7, 9, 30], [1, 8], [1, 40, 41, 42, 43, 44]]
 
 
-def written(steps: Writing | Speculation) -> list[list[tuple[int, str | None]]]:
+def written(steps: DecodeBatch | Speculation) -> list[list[tuple[int, str | None]]]:
     """The tokens of each row, and which ends it."""
     rows: list[list[tuple[int, str | None]]] = [[] for _ in PROMPTS]
     while steps.open:
@@ -103,7 +103,7 @@ def test_a_draft_proposes_and_the_model_judges_alike(temperature):
         found.append(written(steps))
         shares.append((steps.proposed, steps.accepted))
         if not temperature:
-            plain = written(Writing.begin(target, PROMPTS, asked, context=64, device=device))
+            plain = written(DecodeBatch.begin(target, PROMPTS, asked, context=64, device=device))
             assert plain == found[-1]
     assert found[0] == found[1]
     assert shares[0] == shares[1]
@@ -159,7 +159,7 @@ def test_recurrent_rows_are_written_alike(exact_cells):
     asked = [Sampling(limit=12, temperature=0), Sampling(limit=20, seed=3), Sampling(limit=9)]
     found = []
     for device in ("cpu", "cuda"):
-        steps = Writing.begin(module.to(device), PROMPTS, asked, context=64, device=device)
+        steps = DecodeBatch.begin(module.to(device), PROMPTS, asked, context=64, device=device)
         found.append(written(steps))
     assert found[0] == found[1]
 

@@ -23,7 +23,11 @@ KILLS = int(os.environ.get("REGARD_SEEDS", "20"))
 STEPS = 400
 SETTINGS = (
     *("model.layers=2", "model.width=128", "model.dropout=0.1", "training.context=64"),
-    *("training.tokens_per_step=2048", "training.rows=32", "training.checkpoint_every=20"),
+    *(
+        "training.tokens_per_step=2048",
+        "training.micro_batch_size=32",
+        "training.checkpoint_every=20",
+    ),
     *("training.validate_every=50", "training.log_every=10", "training.device=cuda"),
 )
 PATIENCE = 300.0  # seconds for a run

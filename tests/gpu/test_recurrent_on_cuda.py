@@ -50,7 +50,7 @@ def test_cudnn_and_the_cells_agree(cell):
 def test_gradients_of_pairs_are_the_cpus(attention, feeding, cell):
     torch.manual_seed(0)
     config = RecurrentConfig(
-        kind="encoder-decoder", cell=cell, attention=attention, feeding=feeding, **SMALL
+        kind="encoder-decoder", cell=cell, attention=attention, input_feeding=feeding, **SMALL
     )
     here, there = build(config), build(config, "cuda")
     there.load_state_dict(here.state_dict())

@@ -57,7 +57,9 @@ def test_a_fault_is_judged_and_refused_without_waiting_for_the_device():
     weight = torch.nn.Linear(8, 8, device="cuda")
     from regard.training.settings import OptimizerSettings
 
-    optimizers = Optimizers(weight, dict(weight.named_parameters()), OptimizerSettings(peak=1e-3))
+    optimizers = Optimizers(
+        weight, dict(weight.named_parameters()), OptimizerSettings(learning_rate=1e-3)
+    )
     guard = Guard("cuda", spike=6.0, sticky=False)
     for step in range(3):
         broken = float("nan") if step == 2 else 1.0

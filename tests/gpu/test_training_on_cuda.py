@@ -15,7 +15,7 @@ from regard.runs.plan import plan
 from regard.runs.stored_run import open_run
 from regard.storage.event_log import read
 from regard.training.memory.micro_batch import rows_that_fit
-from regard.training.r_drop import consistent_loss
+from regard.training.r_drop import r_drop_loss
 from regard.training.settings import Settings
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
@@ -25,7 +25,7 @@ TEXT = "the quick brown fox jumps over the lazy dog, and then it sleeps in the s
 
 def settings(folder: Path, **training: object) -> Settings:
     (folder / "text.txt").write_text(TEXT)
-    changes = ["model.preset=llama-tiny", "tokenizer.kind=char", "optimizer.peak=0.003"]
+    changes = ["model.preset=llama-tiny", "tokenizer.kind=char", "optimizer.learning_rate=0.003"]
     made = recipes.override(Settings(), changes)
     values = {
         "steps": 60,
@@ -103,7 +103,7 @@ def test_rows_read_twice_have_the_loss_and_gradient_that_they_have_on_a_cpu():
     found = []
     for device in ("cpu", "cuda"):
         there = logits.detach().to(device).requires_grad_()
-        value = consistent_loss(there, targets.to(device), 0.1, 5.0)
+        value = r_drop_loss(there, targets.to(device), 0.1, 5.0)
         value.backward()
         found.append((value.detach().cpu(), there.grad.cpu()))
     torch.testing.assert_close(*found, rtol=1e-4, atol=1e-4)

@@ -12,7 +12,7 @@ from torch import nn
 from regard.data.builtin import tasks
 from regard.data.readers.pairs import Pair
 from regard.decoding.settings import TARGET
-from regard.decoding.text_model import Speaker
+from regard.decoding.text_model import TextModel
 from regard.errors import RegardError
 from regard.inspection.alignment import Heads, Watched, cut, watched, watched_pair
 from regard.metrics.alignment_errors import Gold, Tally, compare, gold_of, read_gold
@@ -36,10 +36,10 @@ TOKENIZERS = {
 
 class FixedState:
     def __init__(self, rows: int) -> None:
-        self.rows, self.seen = rows, None
+        self.rows, self.attention = rows, None
 
     def free(self) -> None:
-        self.seen = None
+        self.attention = None
 
 
 class Fixed(nn.Module):
@@ -55,26 +55,26 @@ class Fixed(nn.Module):
     def encode(self, source, lengths=None):
         return Memory(source[..., None].double())
 
-    def start(self, rows, room, *, watch=False):
-        if watch and not self.attention:
-            raise RegardError("it has no attention, so there is nothing to watch")
+    def start(self, rows, room, *, return_attention=False):
+        if return_attention and not self.attention:
+            raise RegardError("it has no attention, so there is no attention to return")
         return FixedState(rows)
 
     def forward(self, tokens, memory, state, lengths=None, last=False):
         rows, new = tokens.shape
         ends = (memory.values[..., 0] == EOS).long().argmax(-1)  # (rows,)
-        state.seen = torch.zeros(rows, 2, 2, new, memory.values.shape[1])
+        state.attention = torch.zeros(rows, 2, 2, new, memory.values.shape[1])
         for row, end in enumerate(ends.tolist()):
-            state.seen[row, 0, :, :, end] = 0.75
+            state.attention[row, 0, :, :, end] = 0.75
             for place in range(new):
-                state.seen[row, 1, 0, place, min(place, end)] = 0.75
-                state.seen[row, 1, 1, place, max(end - 1 - place, 0)] = 0.75
-            state.seen[row, ..., end] += 0.25
+                state.attention[row, 1, 0, place, min(place, end)] = 0.75
+                state.attention[row, 1, 1, place, max(end - 1 - place, 0)] = 0.75
+            state.attention[row, ..., end] += 0.25
         return torch.zeros(rows, 1 if last else new, 9)
 
 
-def fixed(tokenizer: Tokenizer, **named) -> Speaker:
-    return Speaker(Fixed(len(tokenizer), **named), TARGET, tokenizer, tokenizer)
+def fixed(tokenizer: Tokenizer, **named) -> TextModel:
+    return TextModel(Fixed(len(tokenizer), **named), TARGET, tokenizer, tokenizer)
 
 
 @pytest.mark.parametrize("rows", [1, 3, 32])
@@ -84,8 +84,8 @@ def test_pairs_of_any_lengths_are_watched_in_order_as_each_alone(rows):
     found = list(watched(speaker, pairs, "characters", rows=rows))
     assert [(one.source.text, one.target.text) for one in found] == pairs
     for pair, one in zip(pairs, found, strict=True):
-        assert one.seen.shape == (2, 2, len(pair.target) + 1, len(pair.source) + 1)
-        assert torch.equal(one.seen, watched_pair(speaker, pair, "characters").seen)
+        assert one.attention.shape == (2, 2, len(pair.target) + 1, len(pair.source) + 1)
+        assert torch.equal(one.attention, watched_pair(speaker, pair, "characters").seen)
 
 
 def test_heads_are_chosen_as_asked_and_by_default_are_those_of_translations():
@@ -103,7 +103,7 @@ def test_heads_are_chosen_as_asked_and_by_default_are_those_of_translations():
     ):
         with pytest.raises(RegardError, match=said):
             look.by(heads)
-    only = Watched(look.source, look.target, look.seen[1:])
+    only = Watched(look.source, look.target, look.attention[1:])
     assert only.by(Heads(head=1)).links == look.by(Heads(1, 1)).links
 
 

@@ -11,7 +11,16 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from regard.models.masks import Causal, Dense, Documents, Mask, Padding, Span, Window, lay
+from regard.models.masks import (
+    Causal,
+    Dense,
+    Documents,
+    Mask,
+    Padding,
+    QueryKeyRange,
+    Window,
+    resolve_mask,
+)
 from regard.models.transformer.attention import (
     Additive,
     Attend,
@@ -50,12 +59,12 @@ def heads(count: int = HEADS, length: int = KEYS, dtype: torch.dtype = torch.flo
     return torch.randn(ROWS, count, length, WIDTH, dtype=dtype)
 
 
-def span(queries: int = QUERIES, keys: int = KEYS, first: int = 0) -> Span:
-    return Span.of(ROWS, queries, keys, CPU, first)
+def span(queries: int = QUERIES, keys: int = KEYS, first: int = 0) -> QueryKeyRange:
+    return QueryKeyRange.of(ROWS, queries, keys, CPU, first)
 
 
 def allowed_by(mask: Mask | None) -> Tensor:
-    return lay(mask, span()).allowed()
+    return resolve_mask(mask, span()).allowed()
 
 
 # --- one attention ---------------------------------------------------------------------------
@@ -140,7 +149,7 @@ def test_the_weights_written_out_give_the_output(
     q, k, v = heads(), heads(kv_heads), heads(kv_heads)
     bias = torch.randn(1, HEADS, QUERIES, KEYS, dtype=torch.float64) if biased else None
     attend = Attend(Additive(WIDTH, WIDTH, 3).double() if additive else None)
-    over = lay(mask, span(), bias)
+    over = resolve_mask(mask, span(), bias)
     weights = attend.weigh(q, k, over)
     repeated = v.repeat_interleave(HEADS // kv_heads, dim=1)
     torch.testing.assert_close(weights.probabilities @ repeated, attend(q, k, v, over))
@@ -154,7 +163,7 @@ def test_the_weights_written_out_give_the_output(
 @pytest.mark.parametrize("mask", [None, Causal()])
 def test_without_heads_a_bias_is_weighed_as_it_is_attended(mask: Mask | None):
     x = torch.randn(ROWS, QUERIES, WIDTH, dtype=torch.float64)
-    over = lay(mask, span(), torch.randn(1, 1, QUERIES, KEYS, dtype=torch.float64))
+    over = resolve_mask(mask, span(), torch.randn(1, 1, QUERIES, KEYS, dtype=torch.float64))
     probabilities = Attend().weigh(x, x, over).probabilities
     assert probabilities.shape == (ROWS, QUERIES, KEYS)
     torch.testing.assert_close(probabilities @ x, Attend()(x, x, x, over))
@@ -162,7 +171,7 @@ def test_without_heads_a_bias_is_weighed_as_it_is_attended(mask: Mask | None):
 
 def test_scores_are_given_before_bias_and_mask():
     q, k = heads(), heads()
-    over = lay(Causal(), span(), torch.randn(1, HEADS, QUERIES, KEYS, dtype=torch.float64))
+    over = resolve_mask(Causal(), span(), torch.randn(1, HEADS, QUERIES, KEYS, dtype=torch.float64))
     torch.testing.assert_close(Attend().weigh(q, k, over).scores, q @ k.mT / WIDTH**0.5)
 
 
@@ -174,7 +183,7 @@ def test_a_query_that_may_see_nothing_gets_zeros_and_finite_gradients(way: str, 
     bias = torch.zeros(1, HEADS, QUERIES, KEYS) if "bias" in way else None
     table = torch.ones(ROWS, QUERIES, KEYS, dtype=torch.bool)
     table[0], table[1, 2] = False, False  # a whole row, and one query of the other
-    over = lay(Dense(table), span(), bias)
+    over = resolve_mask(Dense(table), span(), bias)
     y = attend.weigh(q, k, over).probabilities @ v if way == "weigh" else attend(q, k, v, over)
     assert not y[0].any()
     assert not y[1, :, 2].any()

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
-from regard.decoding.decode_batch import Writing
+from regard.decoding.decode_batch import DecodeBatch
 from regard.decoding.search.beam import search
 from regard.decoding.settings import TARGET, Beam, Sampling
 from regard.errors import RegardError
@@ -185,7 +185,7 @@ def test_searches_write_one_label_and_end():
     greedy = search(model, prompts, limits, Beam(1), memory=memory)
     wide = search(model, prompts, limits, Beam(LABELS, n_best=LABELS), memory=memory)
     asked = [Sampling(limit=5, temperature=0.0)] * len(source)
-    writing = Writing.begin(model, prompts, asked, context=99, signs=TARGET, memory=memory)
+    writing = DecodeBatch.begin(model, prompts, asked, context=99, signs=TARGET, memory=memory)
     drawn: list[list[int]] = [[] for _ in prompts]
     while writing.open:
         for token in writing.step():
@@ -213,7 +213,7 @@ def test_step_by_step_with_ragged_rows_undone_and_reordered_it_is_the_same(drawn
     found = model(torch.zeros(3, 3, dtype=torch.long), memory, state, lengths=real, last=True)
     for row, count in enumerate(real):
         assert torch.equal(found[row, 0], whole[row, count - 1])
-    state.undo(back)
+    state.rollback(back)
     rows = drawn.draw(st.lists(st.integers(0, 2), min_size=1, max_size=5))
     state.reorder(rows)
     assert state.rows == len(rows)
@@ -283,8 +283,8 @@ def test_wrong_inputs_are_refused_in_one_sentence():
         "read it with this model": lambda: model(begin, Memory(memory.values[..., 1:])),
         "another source": lambda: model(begin, other.encode(source), state),
         "6 rows, the tokens have 2": lambda: model(begin[:2], memory, state),
-        "nothing to watch": lambda: model.start(2, 5, watch=True),
-        "cannot forget": lambda: state.undo([2] * 6),
+        "no attention to return": lambda: model.start(2, 5, return_attention=True),
+        "cannot forget": lambda: state.rollback([2] * 6),
         "rows 0 to 5": lambda: state.reorder([6]),
     }
     for said, call in wrong.items():

@@ -19,7 +19,7 @@ BOTH = pytest.mark.parametrize(
 
 def captioner(eye: str, hand: str) -> Captioner:
     torch.manual_seed(0)
-    return Captioner(CaptionConfig(eye=eye, hand=hand, **SMALL)).double().eval()
+    return Captioner(CaptionConfig(encoder=eye, decoder=hand, **SMALL)).double().eval()
 
 
 def pictures(rows: int, size: int = 32) -> torch.Tensor:
@@ -33,12 +33,12 @@ def test_a_caption_is_the_same_whole_or_word_by_word_alone_or_with_others(eye, h
     memory = model.encode(pictures(3))
     assert memory.values.shape == (3, 16, 32)
     whole = model(tokens, memory)
-    state = model.start(3, 6, watch=True)
+    state = model.start(3, 6, return_attention=True)
     parts = [model(tokens[:, :2], memory, state)]
     parts += [model(tokens[:, i : i + 1], None, state) for i in range(2, 6)]
     torch.testing.assert_close(torch.cat(parts, 1), whole, rtol=0, atol=1e-10)
-    assert state.seen.shape[-1] == 16
-    torch.testing.assert_close(state.seen.sum(-1), torch.ones_like(state.seen[..., 0]))
+    assert state.attention.shape[-1] == 16
+    torch.testing.assert_close(state.attention.sum(-1), torch.ones_like(state.attention[..., 0]))
     alone = model(tokens[1:2], model.encode(pictures(3)[1:2]))
     torch.testing.assert_close(alone[0], whole[1], rtol=0, atol=1e-10)
     with record(model) as tape:
@@ -51,14 +51,14 @@ def test_beams_change_places_and_tokens_are_taken_back(eye, hand):
     """What is left is what rows that never did so would have."""
     model, tokens = captioner(eye, hand), torch.randint(0, 30, (4, 5))
     memory = model.encode(pictures(2))
-    state = model.start(2, 9, watch=True)
+    state = model.start(2, 9, return_attention=True)
     model(tokens[:2, :1], memory, state)
     state.reorder([0, 0, 1, 1])  # two beams of each picture
     model(tokens, None, state, lengths=[5, 4, 5, 3])
-    state.undo([2, 0, 5, 1])
+    state.rollback([2, 0, 5, 1])
     state.reorder([1, 0, 3, 2])
     after = model(tokens[:, :2], None, state)
-    assert state.seen.shape[:1] + state.seen.shape[-2:] == (4, 2, 16)
+    assert state.attention.shape[:1] + state.attention.shape[-2:] == (4, 2, 16)
     for row, (first, left) in enumerate([(0, 4), (0, 3), (1, 2), (1, 0)]):
         was = [1, 0, 3, 2][row]
         said = torch.cat([tokens[first : first + 1, :1], tokens[was : was + 1, :left]], dim=1)
@@ -117,9 +117,9 @@ def test_what_is_no_picture_is_told(given, said):
 
 def test_settings_that_cannot_be_are_told_together():
     with pytest.raises(RegardError) as told:
-        CaptionConfig(eye="cnnn", width=0, dropout=1.0)
+        CaptionConfig(encoder="cnnn", width=0, dropout=1.0)
     assert all(word in str(told.value) for word in ("'cnn'", "width must be", "dropout must be"))
     for changes in ({"patch": 6}, {"picture": 60}, {"heads": 3}, {"patch": 12, "picture": 48}):
         with pytest.raises(RegardError):
             CaptionConfig(**changes)
-    CaptionConfig(eye="patches", patch=12, picture=48)
+    CaptionConfig(encoder="patches", patch=12, picture=48)

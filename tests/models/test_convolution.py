@@ -26,13 +26,13 @@ TEXT = ConvolutionConfig(vocabulary=VOCABULARY, width=6, layers=2)
 PAIR = replace(TEXT, kind="encoder-decoder")
 TEXTS = {
     "text": TEXT,
-    "text even": replace(TEXT, kernel=2, growth=2, layers=3, tied=False),
-    "text cycle": replace(TEXT, growth=3, cycle=2, layers=3),
+    "text even": replace(TEXT, kernel=2, dilation_growth=2, layers=3, tied=False),
+    "text cycle": replace(TEXT, dilation_growth=3, dilation_cycle=2, layers=3),
     "text alone": replace(TEXT, kernel=1),
 }
 PAIRS = {
     "pairs": PAIR,
-    "pairs grown": replace(PAIR, growth=2, layers=3, encoder_layers=2, heads=2),
+    "pairs grown": replace(PAIR, dilation_growth=2, layers=3, encoder_layers=2, heads=2),
     "pairs odd": replace(PAIR, source_vocabulary=300, tied=False, layers=1, encoder_layers=3),
 }
 EVERY = {**TEXTS, **PAIRS}
@@ -190,12 +190,12 @@ def twin(model: Convolution, source: list[int], text: list[int]) -> np.ndarray:
 
     memory = embedded(source, "source_embed" if config.source_vocabulary else "embed")
     for layer in range(config.encoder_layers):
-        gap = config.growth**layer
+        gap = config.dilation_growth**layer
         memory = gated(f"encoder.{layer}", memory, -(config.kernel // 2) * gap, gap)
     memory = [normed("encoder_norm", one) for one in memory]
     xs = embedded(text, "embed")
     for layer in range(config.layers):
-        gap = config.growth**layer
+        gap = config.dilation_growth**layer
         name = f"decoder.{layer}"
         xs = gated(f"{name}.convolution", xs, -(config.kernel - 1) * gap, gap)
         xs = [x + looked(f"{name}.cross", normed(f"{name}.cross_norm", x)) for x in xs]
@@ -322,11 +322,11 @@ def assert_continues(
         held[row] = torch.cat((text, new[row]))
         length = SOURCES[origin[row]]
         assert_same(logits[row], alone(model, 3, origin[row], held[row], length)[-2:])
-        if state.seen is not None:
+        if state.attention is not None:
             memory = memory_of_row(model, 3, origin[row], length)
             seen = looks(model, held[row][None], memory)[0, ..., -2:, :]
-            assert_same(state.seen[row, ..., :length], seen)
-            assert state.seen[row, ..., length:].abs().sum() == 0
+            assert_same(state.attention[row, ..., :length], seen)
+            assert state.attention[row, ..., length:].abs().sum() == 0
 
 
 @pytest.mark.parametrize("case", EVERY)
@@ -336,7 +336,7 @@ def assert_continues(
 @torch.no_grad()
 def test_any_reorders_are_as_if_each_row_had_been_read_anew(case: str, turns: list[list[int]]):
     model, texts, counts = tiny(case), ids(3, 3), [2, 1, 3]
-    state = model.start(3, 20, watch=case in PAIRS)
+    state = model.start(3, 20, return_attention=case in PAIRS)
     held, origin = [texts[row, :count] for row, count in enumerate(counts)], [0, 1, 2]
     feed(model, state, held, memory_of(model, 3, SOURCES))
     for turn, order in enumerate(turns):
@@ -376,7 +376,7 @@ def test_going_on_after_forgetting_is_never_having_read(
         held, origin = [held[row] for row in order], [origin[row] for row in order]
         pieces = [pieces[row] for row in order]
     taken = [min(forget[row % 3], len(piece)) for row, piece in enumerate(pieces)]
-    state.undo(taken)
+    state.rollback(taken)
     held = [
         torch.cat((text, piece[: len(piece) - count]))
         for text, piece, count in zip(held, pieces, taken, strict=True)
@@ -385,8 +385,8 @@ def test_going_on_after_forgetting_is_never_having_read(
         state.reorder(order)
         held, origin = [held[row] for row in order], [origin[row] for row in order]
     assert_continues(model, state, held, origin, seed=1)
-    state.undo([row % 2 for row in range(len(held))])
-    state.undo([1 for _ in held])  # in two goes
+    state.rollback([row % 2 for row in range(len(held))])
+    state.rollback([1 for _ in held])  # in two goes
     held = [text[: len(text) - 1 - row % 2] for row, text in enumerate(held)]
     assert_continues(model, state, held, origin, seed=2)
 
@@ -397,7 +397,7 @@ def test_all_may_be_forgotten_and_the_source_stays(case: str):
     model = tiny(case)
     state, memory = model.start(2, 6), memory_of(model, 2)
     model(ids(2, 4), memory, state)
-    state.undo([4, 4])
+    state.rollback([4, 4])
     assert_same(model(ids(2, 6, seed=3), None, state), model(ids(2, 6, seed=3), memory))
     state.free()
     assert (state.rows, state.held, state.reading) == (0, [], None)
@@ -412,24 +412,24 @@ def test_what_is_seen_is_what_the_tape_records(case: str):
     model, texts = tiny(case), ids(3, 6)
     memory = memory_of(model, 3, SOURCES)
     whole = looks(model, texts, memory)
-    plain, state = model.start(3, 6), model.start(3, 6, watch=True)
-    assert state.seen is None
+    plain, state = model.start(3, 6), model.start(3, 6, return_attention=True)
+    assert state.attention is None
     for first, last in ((0, 3), (3, 4), (4, 6)):
         logits = model(texts[:, first:last], memory, state)
         assert torch.equal(logits, model(texts[:, first:last], memory, plain))
-        assert plain.seen is None
+        assert plain.attention is None
         layers, heads = model.config.layers, model.config.heads
-        assert state.seen.shape == (3, layers, heads, last - first, 5)
-        assert_same(state.seen, whole[..., first:last, :])
-        assert_same(state.seen.sum(-1), torch.ones_like(state.seen[..., 0]))
+        assert state.attention.shape == (3, layers, heads, last - first, 5)
+        assert_same(state.attention, whole[..., first:last, :])
+        assert_same(state.attention.sum(-1), torch.ones_like(state.attention[..., 0]))
         for row, length in enumerate(SOURCES):
-            assert state.seen[row, ..., length:].abs().sum() == 0
+            assert state.attention[row, ..., length:].abs().sum() == 0
     assert whole[0].std() > 0.01  # else all would look alike
-    for change in (lambda: state.undo([1, 0, 0]), lambda: state.reorder([1, 0, 2])):
+    for change in (lambda: state.rollback([1, 0, 0]), lambda: state.reorder([1, 0, 2])):
         model(texts[:, :1], None, state)
-        assert state.seen is not None
+        assert state.attention is not None
         change()
-        assert state.seen is None  # it was of other tokens, of other rows
+        assert state.attention is None  # it was of other tokens, of other rows
 
 
 # --- gradients -------------------------------------------------------------------------------

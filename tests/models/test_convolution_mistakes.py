@@ -109,9 +109,11 @@ def test_all_that_does_not_go_together_is_told_at_once():
 
 
 def test_the_farthest_reach_is_allowed_and_one_layer_more_is_not():
-    assert ConvolutionConfig(kernel=2, growth=2, layers=16).reach == 1 << 16
-    assert "16 layers" in refusal(lambda: ConvolutionConfig(kernel=3, growth=2, layers=16))
-    assert ConvolutionConfig(growth=8, cycle=2, layers=128).reach == 1 + 2 * 64 * 9
+    assert ConvolutionConfig(kernel=2, dilation_growth=2, layers=16).reach == 1 << 16
+    assert "16 layers" in refusal(lambda: ConvolutionConfig(kernel=3, dilation_growth=2, layers=16))
+    assert (
+        ConvolutionConfig(dilation_growth=8, dilation_cycle=2, layers=128).reach == 1 + 2 * 64 * 9
+    )
 
 
 def test_a_decoder_may_be_odd_and_its_kernel_even():
@@ -170,7 +172,7 @@ def test_no_tokens_are_no_logits_as_in_a_transformer(case: str):
     state = model.start(2, 9)
     model(ids(2, 5), memory, state)
     assert model(ids(2, 0), None, state).shape == (2, 0, 256)
-    assert "cannot forget [1, 0]" in refusal(lambda: state.undo([1, 0]))
+    assert "cannot forget [1, 0]" in refusal(lambda: state.rollback([1, 0]))
     whole = model(torch.cat((ids(2, 5), ids(2, 2, seed=3)), dim=1), memory)
     assert_same(model(ids(2, 2, seed=3), None, state), whole[:, 5:])
 
@@ -180,10 +182,10 @@ def test_no_tokens_are_no_logits_as_in_a_transformer(case: str):
 def test_a_source_of_nothing_is_looked_at_as_zeros(begun: bool):
     """As in a Transformer, a row without a source gets what attention's bias alone says."""
     model, tokens = tiny(PAIR), ids(2, 3)
-    state = model.start(2, 3, watch=True) if begun else None
+    state = model.start(2, 3, return_attention=True) if begun else None
     found = model(tokens, model.encode(ids(2, 5), [0, 2]), state)
     if state is not None:
-        assert state.seen[0].abs().sum() == 0
+        assert state.attention[0].abs().sum() == 0
     empty = model.encode(ids(2, 0))
     assert empty.values.shape == (2, 0, 6)
     assert_same(found[0], model(tokens, empty)[0])
@@ -229,8 +231,8 @@ def test_a_language_model_has_no_source():
     said = refusal(lambda: model(ids(2, 3), memory))
     assert said == "a language model reads no source; leave out `memory`"
     assert "reads no source" in refusal(lambda: model.encode(ids(2, 3)))
-    said = refusal(lambda: model.start(2, 4, watch=True))
-    assert said == "this model reads no source, so there is nothing to watch"
+    said = refusal(lambda: model.start(2, 4, return_attention=True))
+    assert said == "this model reads no source, so there is no attention to return"
 
 
 def test_a_source_that_does_not_fit_is_refused():
@@ -263,8 +265,8 @@ def test_a_state_that_does_not_fit_is_refused(case: str):
     sentence = "the state was freed or is another model's; start one with this model"
     assert refusal(lambda: model(tokens, memory, freed)) == sentence
     refusal(lambda: freed.reorder([0]))
-    refusal(lambda: freed.undo([1]))
-    for other in (tiny(case, layers=4), tiny(case, kernel=5), tiny(case, growth=1)):
+    refusal(lambda: freed.rollback([1]))
+    for other in (tiny(case, layers=4), tiny(case, kernel=5), tiny(case, dilation_growth=1)):
         begun = other.start(2, 3)
         assert refusal(partial(model, tokens, memory, begun)) == sentence
     three = model.start(3, 3)
@@ -315,5 +317,5 @@ def test_what_was_never_read_cannot_be_forgotten(wrong: object):
     one, other = model.start(2, 8), model.start(2, 8)
     for state in (one, other):
         model(ids(2, 3), None, state, lengths=[3, 2])
-    refusal(lambda: one.undo(wrong))
+    refusal(lambda: one.rollback(wrong))
     assert torch.equal(model(more, None, one), model(more, None, other))

@@ -11,7 +11,7 @@ from tiny_models import NAMES, WRITERS, assert_same, ids, memory_of, memory_of_r
 from torch import Tensor, nn
 
 from regard.decoding.search.beam import search
-from regard.decoding.settings import Beam, Signs
+from regard.decoding.settings import Beam, SpecialTokens
 from regard.errors import RegardError
 from regard.models.kernels import int8
 from regard.models.kernels.int8 import Int8Linear, quantise
@@ -373,7 +373,7 @@ def test_beam_search_finds_what_it_finds_by_whole_passes():
     """The best of all pairs of tokens, with as many beams as tokens, is the best there is."""
     model = quantise(tiny("marian-tiny"))
     memory = memory_of(model, 1)
-    signs = Signs(begin=0, ends=(1,), never=())
+    signs = SpecialTokens(begin=0, ends=(1,), never=())
     found = search(
         model, [[0]], [2], Beam(beams=256, length_penalty=0.0), signs=signs, memory=memory
     )

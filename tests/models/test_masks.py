@@ -11,17 +11,17 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from regard.errors import RegardError
 from regard.models.masks import (
+    AttentionMask,
     Causal,
     Combined,
     Dense,
     Documents,
     Mask,
-    Overlay,
     Padding,
-    Span,
+    QueryKeyRange,
     Window,
     fitting,
-    lay,
+    resolve_mask,
 )
 from regard.models.transformer.attention import Attend
 
@@ -49,7 +49,7 @@ def sees(mask: Mask, row: int, query: int, position: int, key: int) -> bool:
     raise TypeError(mask)
 
 
-def multiplied_out(masks: list[Mask], span: Span) -> Tensor:
+def multiplied_out(masks: list[Mask], span: QueryKeyRange) -> Tensor:
     """(rows, queries, keys), by loops."""
     table = torch.empty(span.rows, span.queries, span.keys, dtype=torch.bool)
     for row, query, key in itertools.product(*map(range, table.shape)):
@@ -58,7 +58,7 @@ def multiplied_out(masks: list[Mask], span: Span) -> Tensor:
     return table
 
 
-def read_back(overlay: Overlay) -> Tensor:
+def read_back(overlay: AttentionMask) -> Tensor:
     """What a kernel given this overlay (without bias) would let through; (rows, queries, keys)."""
     span = overlay.span
     table = torch.ones(span.queries, span.keys, dtype=torch.bool)
@@ -71,20 +71,20 @@ def read_back(overlay: Overlay) -> Tensor:
 
 
 @st.composite
-def spans(draw: st.DrawFn) -> Span:
+def spans(draw: st.DrawFn) -> QueryKeyRange:
     """All rows alike, or each row at a place of its own as in a ragged state."""
     rows, queries = draw(st.integers(1, 3)), draw(st.integers(1, 4))
     if draw(st.booleans()):
         first = draw(st.integers(0, 4))
         keys = draw(st.one_of(st.just(first + queries), st.integers(1, 8)))
-        return Span.of(rows, queries, keys, CPU, first)
+        return QueryKeyRange.of(rows, queries, keys, CPU, first)
     starts = torch.tensor(draw(st.lists(st.integers(0, 5), min_size=rows, max_size=rows)))
     positions = starts[:, None] + torch.arange(queries)
-    return Span(positions, rows, int(starts.max()) + queries, None)
+    return QueryKeyRange(positions, rows, int(starts.max()) + queries, None)
 
 
 @st.composite
-def masks(draw: st.DrawFn, span: Span) -> Mask:
+def masks(draw: st.DrawFn, span: QueryKeyRange) -> Mask:
     """Any mask that fits the span."""
     generator = torch.Generator().manual_seed(draw(st.integers(0, 999)))
     kind = draw(st.sampled_from([Causal, Window, Padding, Documents, Dense]))
@@ -105,7 +105,7 @@ def masks(draw: st.DrawFn, span: Span) -> Mask:
 
 
 @st.composite
-def spanned(draw: st.DrawFn, most: int = 4) -> tuple[Span, list[Mask]]:
+def spanned(draw: st.DrawFn, most: int = 4) -> tuple[QueryKeyRange, list[Mask]]:
     span = draw(spans())
     return span, draw(st.lists(masks(span), min_size=1, max_size=most))
 
@@ -115,7 +115,7 @@ def spanned(draw: st.DrawFn, most: int = 4) -> tuple[Span, list[Mask]]:
 
 @settings(max_examples=200)
 @given(spanned(most=1))
-def test_each_mask_says_what_its_loop_says(case: tuple[Span, list[Mask]]):
+def test_each_mask_says_what_its_loop_says(case: tuple[QueryKeyRange, list[Mask]]):
     span, [mask] = case
     allowed = fitting(mask, span)
     assert allowed.dtype == torch.bool
@@ -124,13 +124,13 @@ def test_each_mask_says_what_its_loop_says(case: tuple[Span, list[Mask]]):
 
 @settings(max_examples=200)
 @given(spanned())
-def test_combined_masks_are_the_masks_multiplied_out(case: tuple[Span, list[Mask]]):
+def test_combined_masks_are_the_masks_multiplied_out(case: tuple[QueryKeyRange, list[Mask]]):
     span, several = case
     mask = None
     for one in several:
         mask = one & mask if mask is None else mask & one
     expected = multiplied_out(several, span)
-    overlay = lay(mask, span)
+    overlay = resolve_mask(mask, span)
     assert torch.equal(read_back(overlay), expected)
     shape = (span.rows, 1, span.queries, span.keys)
     assert torch.equal(overlay.allowed().expand(shape)[:, 0], expected)
@@ -139,11 +139,11 @@ def test_combined_masks_are_the_masks_multiplied_out(case: tuple[Span, list[Mask
 @settings(max_examples=100)
 @given(spanned(), st.integers(1, 3))
 def test_a_bias_is_kept_where_allowed_and_minus_infinity_elsewhere(
-    case: tuple[Span, list[Mask]], heads: int
+    case: tuple[QueryKeyRange, list[Mask]], heads: int
 ):
     span, several = case
     bias = torch.randn(1, heads, span.queries, span.keys)
-    overlay = lay(Combined(tuple(several)), span, bias)
+    overlay = resolve_mask(Combined(tuple(several)), span, bias)
     shape = (span.rows, heads, span.queries, span.keys)
     expected = bias.where(multiplied_out(several, span)[:, None], -torch.inf)
     assert torch.equal(overlay.table.expand(shape), expected)
@@ -152,7 +152,7 @@ def test_a_bias_is_kept_where_allowed_and_minus_infinity_elsewhere(
 
 @settings(max_examples=300)
 @given(spanned())
-def test_a_mask_that_says_it_hides_nothing_hides_nothing(case: tuple[Span, list[Mask]]):
+def test_a_mask_that_says_it_hides_nothing_hides_nothing(case: tuple[QueryKeyRange, list[Mask]]):
     span, several = case
     for mask in (*several, Combined(tuple(several))):
         if mask.hides_nothing(span):
@@ -163,18 +163,18 @@ def test_where_all_rows_are_alike_every_small_case_is_told_exactly():
     # All of them, because the ends of the ranges are where an offset by one would hide.
     sizes = [Window(size) for size in range(1, 7)]
     for first, queries, keys in itertools.product(range(4), range(1, 4), range(1, 6)):
-        span = Span.of(1, queries, keys, CPU, first)
+        span = QueryKeyRange.of(1, queries, keys, CPU, first)
         lengths = [Padding(torch.tensor([length])) for length in (keys - 1, keys, keys + 1)]
         for mask in (Causal(), *sizes, *lengths):
             expected = multiplied_out([mask], span)
             assert mask.hides_nothing(span) == expected.all()
-            assert torch.equal(read_back(lay(mask, span)), expected)
+            assert torch.equal(read_back(resolve_mask(mask, span)), expected)
 
 
 @settings(max_examples=100)
 @given(spanned())
 def test_a_mask_that_spares_a_querys_own_position_leaves_no_query_blind(
-    case: tuple[Span, list[Mask]],
+    case: tuple[QueryKeyRange, list[Mask]],
 ):
     span, several = case
     own = span.positions.expand(span.rows, -1)
@@ -187,7 +187,7 @@ def test_a_mask_that_spares_a_querys_own_position_leaves_no_query_blind(
 def test_blind_queries_are_marked_for_kernels_that_do_not_know_them(device: str):
     # The CPU's kernels give zeros by themselves; what others see is shown on meta.
     def blind(mask: Mask) -> Tensor | None:
-        return lay(mask, Span.of(ROWS, QUERIES, KEYS, torch.device(device))).blind
+        return resolve_mask(mask, QueryKeyRange.of(ROWS, QUERIES, KEYS, torch.device(device))).blind
 
     assert blind(Causal() & Window(2)) is None
     marked = blind(Causal() & Padding(torch.tensor([0, 3])))
@@ -241,11 +241,11 @@ def test_padding_that_is_not_a_whole_number_for_each_row_cannot_be_made(lengths:
 @pytest.mark.parametrize("ragged", [False, True], ids=["alike", "ragged"])
 @pytest.mark.parametrize("mask", WRONG.values(), ids=WRONG)
 def test_a_mask_that_does_not_fit_is_refused_in_one_sentence(mask: Mask, ragged: bool, alone: bool):
-    span = Span.of(ROWS, QUERIES, KEYS, CPU)
+    span = QueryKeyRange.of(ROWS, QUERIES, KEYS, CPU)
     if ragged:
-        span = Span(torch.tensor([[0], [1]]) + torch.arange(QUERIES), ROWS, KEYS, None)
+        span = QueryKeyRange(torch.tensor([[0], [1]]) + torch.arange(QUERIES), ROWS, KEYS, None)
     with pytest.raises(RegardError) as caught:
-        lay(mask if alone else Window(2) & mask, span)
+        resolve_mask(mask if alone else Window(2) & mask, span)
     message = str(caught.value)
     assert "\n" not in message
     assert "document" in message.lower() or type(mask).__name__ in message
@@ -295,13 +295,13 @@ def kernels_of(mask: Mask | None, queries: int = QUERIES, first: int = 0) -> Ker
     """The kernels that attention runs under a mask, laying the mask included."""
     q, k, v = (torch.randn(ROWS, 1, n, 8) for n in (queries, KEYS, KEYS))
     with Kernels() as kernels:
-        Attend()(q, k, v, lay(mask, Span.of(ROWS, queries, KEYS, CPU, first)))
+        Attend()(q, k, v, resolve_mask(mask, QueryKeyRange.of(ROWS, queries, KEYS, CPU, first)))
     return kernels
 
 
 @pytest.mark.parametrize("mask", [Causal(), Causal() & Causal(), Causal() & Window(KEYS)])
 def test_the_square_causal_mask_is_left_to_the_kernel(mask: Mask):
-    over = lay(mask, Span.of(ROWS, QUERIES, KEYS, CPU))
+    over = resolve_mask(mask, QueryKeyRange.of(ROWS, QUERIES, KEYS, CPU))
     assert over.triangle is True
     assert over.table is None
     kernels = kernels_of(mask)
@@ -310,7 +310,7 @@ def test_the_square_causal_mask_is_left_to_the_kernel(mask: Mask):
 
 
 def test_a_single_new_token_needs_no_mask():
-    over = lay(Causal(), Span.of(ROWS, 1, KEYS, CPU, first=KEYS - 1))
+    over = resolve_mask(Causal(), QueryKeyRange.of(ROWS, 1, KEYS, CPU, first=KEYS - 1))
     assert over.table is None
     assert not over.triangle
     assert kernels_of(Causal(), 1, KEYS - 1).calls == [(FLASH, False, False)]
@@ -318,7 +318,7 @@ def test_a_single_new_token_needs_no_mask():
 
 @pytest.mark.parametrize("mask", [Padding(torch.tensor([KEYS, KEYS])), Window(KEYS), None])
 def test_a_mask_that_hides_nothing_is_dropped(mask: Mask | None):
-    over = lay(mask, Span.of(ROWS, QUERIES, KEYS, CPU))
+    over = resolve_mask(mask, QueryKeyRange.of(ROWS, QUERIES, KEYS, CPU))
     assert over.table is None
     assert not over.triangle
     assert kernels_of(mask).calls == [(FLASH, False, False)]
@@ -326,7 +326,7 @@ def test_a_mask_that_hides_nothing_is_dropped(mask: Mask | None):
 
 def test_several_new_tokens_in_the_middle_need_a_table():
     # The kernel's own triangle starts at the first key, which would hide most of the prefix.
-    over = lay(Causal(), Span.of(ROWS, 2, KEYS, CPU, first=3))
+    over = resolve_mask(Causal(), QueryKeyRange.of(ROWS, 2, KEYS, CPU, first=3))
     assert not over.triangle
     assert over.table.tolist() == [[[[True] * 4 + [False], [True] * 5]]]
     assert kernels_of(Causal(), 2, 3).calls == [(FLASH, False, True)]
@@ -334,7 +334,7 @@ def test_several_new_tokens_in_the_middle_need_a_table():
 
 def test_a_bias_takes_the_triangle_into_its_table():
     bias = torch.randn(1, 3, QUERIES, KEYS)
-    span = Span.of(ROWS, QUERIES, KEYS, CPU)
+    span = QueryKeyRange.of(ROWS, QUERIES, KEYS, CPU)
     below = torch.ones(QUERIES, KEYS).tril().bool()
-    assert torch.equal(lay(Causal(), span, bias).table, bias.where(below, -torch.inf))
-    assert lay(None, span, bias).table is bias
+    assert torch.equal(resolve_mask(Causal(), span, bias).table, bias.where(below, -torch.inf))
+    assert resolve_mask(None, span, bias).table is bias

@@ -6,17 +6,17 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from regard.decoding.decode_batch import Writing
+from regard.decoding.decode_batch import DecodeBatch
 from regard.decoding.search.beam import search
 from regard.decoding.search.speculative import Speculation
-from regard.decoding.settings import Beam, Sampling, Signs
+from regard.decoding.settings import Beam, Sampling, SpecialTokens
 from regard.errors import RegardError
 from regard.models.counting.estimate import kneser_ney
 from regard.models.counting.model import NGram
 from regard.models.protocol import SequenceModel
 
 UNKNOWN, BEGIN, END, VOCABULARY = 0, 1, 2, 9
-SIGNS = Signs(begin=BEGIN, ends=(END,), never=(BEGIN,))
+SIGNS = SpecialTokens(begin=BEGIN, ends=(END,), never=(BEGIN,))
 TEXTS = st.lists(st.integers(3, 7), max_size=7)
 
 
@@ -69,7 +69,7 @@ def test_step_by_step_with_ragged_rows_undone_and_reordered_it_is_the_same(order
     found = ngram(padded, state=state, lengths=[cut, len(text)], last=True)
     torch.testing.assert_close(found[0, 0], whole[0, cut - 1])
     back = drawn.draw(st.integers(0, cut - 1))
-    state.undo([back, 0])
+    state.rollback([back, 0])
     state.reorder([1, 0, 0])
     for token in text[cut - back :]:
         step = ngram(torch.tensor([[3], [token], [token]]), state=state)
@@ -86,7 +86,7 @@ def test_beam_search_sampling_and_drafts_run_on_it():
     assert best.logprob == pytest.approx(wanted[1:].sum(), abs=1e-4)
     greedy = [Sampling(limit=8, temperature=0.0)]
     prompts = [[BEGIN, 4]]
-    plain = Writing.begin(ngram, prompts, greedy, context=99, signs=SIGNS)
+    plain = DecodeBatch.begin(ngram, prompts, greedy, context=99, signs=SIGNS)
     draft = Speculation.begin(ngram, small, prompts, greedy, context=99, signs=SIGNS)
     texts = []
     for writing in (plain, draft):
@@ -102,11 +102,11 @@ def test_beam_search_sampling_and_drafts_run_on_it():
     [
         (lambda m: m.encode(torch.zeros(1, 2)), "reads no source"),
         (lambda m: m.start(0, 5), "needs rows and room"),
-        (lambda m: m.start(1, 5, watch=True), "nothing to watch"),
+        (lambda m: m.start(1, 5, return_attention=True), "no attention to return"),
         (lambda m: m(torch.tensor([[99]])), "from 0 to 8"),
         (lambda m: m(torch.tensor([[3]]), state=m.start(2, 5)), "the state has 2 rows"),
         (lambda m: m(torch.tensor([[3]]), state=model(5).start(1, 5)), "another model's"),
-        (lambda m: m.start(2, 5).undo([1, 0]), "cannot forget"),
+        (lambda m: m.start(2, 5).rollback([1, 0]), "cannot forget"),
         (lambda m: m.start(2, 5).reorder([2]), "rows 0 to 1"),
     ],
 )

@@ -12,7 +12,7 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
 from transformers.models.t5.modeling_t5 import T5Attention
 
-from regard.models.masks import Causal, Span, lay
+from regard.models.masks import Causal, QueryKeyRange, resolve_mask
 from regard.models.transformer.attention import Attention
 from regard.models.transformer.config import RotaryScaling, TransformerConfig
 from regard.models.transformer.positions import (
@@ -172,7 +172,7 @@ def test_alibi_slopes_are_the_papers():
 
 
 def test_alibi_subtracts_slope_times_distance():
-    span = Span(torch.tensor([[0, 1], [4, 5]]), 2, 6, None)
+    span = QueryKeyRange(torch.tensor([[0, 1], [4, 5]]), 2, 6, None)
     bias = Alibi(8).bias(span)
     assert bias.shape == (2, 8, 2, 6)
     for row, head, query, key in torch.cartesian_prod(*map(torch.arange, bias.shape)).tolist():
@@ -195,7 +195,7 @@ def test_relative_buckets_equal_t5s(bidirectional: bool, buckets: int, distance:
 
 def test_the_relative_bias_is_each_heads_number_for_the_bucket():
     relative = Relative(3, 8, 20, bidirectional=True)
-    span = Span(torch.tensor([[2, 3], [5, 6]]), 2, 7, None)
+    span = QueryKeyRange(torch.tensor([[2, 3], [5, 6]]), 2, 7, None)
     bias = relative.bias(span)
     assert bias.shape == (2, 3, 2, 7)
     for row, head, query, key in torch.cartesian_prod(*map(torch.arange, bias.shape)).tolist():
@@ -225,9 +225,9 @@ def test_learned_positions_are_rows_of_the_table():
 @pytest.mark.parametrize("name", SCHEMES)
 def test_every_scheme_with_an_offset_is_the_middle_of_a_full_pass(name: str, bidirectional: bool):
     scheme = scheme_of(name, bidirectional)
-    whole = Span.of(2, 9, 9, CPU)
+    whole = QueryKeyRange.of(2, 9, 9, CPU)
     rows = torch.tensor([[4], [2]])  # each row at a place of its own
-    part = Span(rows + torch.arange(3), 2, 7, None)
+    part = QueryKeyRange(rows + torch.arange(3), 2, 7, None)
     x = torch.randn(2, 9, WIDTH, dtype=torch.float64)
     q = torch.randn(2, HEADS, 9, WIDTH // HEADS, dtype=torch.float64)
     for row, first in enumerate(rows.flatten().tolist()):
@@ -245,7 +245,7 @@ def test_every_scheme_with_an_offset_is_the_middle_of_a_full_pass(name: str, bid
 @pytest.mark.parametrize("name", SCHEMES)
 def test_each_scheme_uses_its_own_hook_alone(name: str):
     scheme = scheme_of(name)
-    x, span = torch.randn(1, 4, WIDTH, dtype=torch.float64), Span.of(1, 4, 4, CPU, first=1)
+    x, span = torch.randn(1, 4, WIDTH, dtype=torch.float64), QueryKeyRange.of(1, 4, 4, CPU, first=1)
     used = {
         "add": not torch.equal(scheme.add(x, span.positions), x),
         "turn": scheme.turn(span.positions) is not None,
@@ -258,11 +258,11 @@ def test_each_scheme_uses_its_own_hook_alone(name: str):
 @pytest.mark.parametrize("name", [name for name in SCHEMES if name != "none"])
 def test_gradients_through_each_scheme_are_the_differences(name: str):
     scheme, attention = scheme_of(name), Attention(WIDTH, HEADS).double()
-    span = Span.of(1, 3, 3, CPU)
+    span = QueryKeyRange.of(1, 3, 3, CPU)
     x = torch.randn(1, 3, WIDTH, dtype=torch.float64, requires_grad=True)
 
     def attended(x: Tensor, *_: Tensor) -> Tensor:
-        over = lay(Causal(), span, scheme.bias(span))
+        over = resolve_mask(Causal(), span, scheme.bias(span))
         return attention(scheme.add(x, span.positions), over, scheme.turn(span.positions))
 
     assert torch.autograd.gradcheck(attended, (x, *scheme.parameters()))

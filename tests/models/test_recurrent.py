@@ -134,11 +134,11 @@ def assert_continues(
         held[row] = torch.cat((text, new[row]))
         length = SOURCES[origin[row]]
         assert_same(logits[row], alone(model, 3, origin[row], held[row], length)[-2:])
-        if state.seen is not None:
+        if state.attention is not None:
             memory = memory_of_row(model, 3, origin[row], length)
             seen = looks(model, held[row][None], memory)[0, ..., -2:, :]
-            assert_same(state.seen[row, ..., :length], seen)
-            assert state.seen[row, ..., length:].abs().sum() == 0
+            assert_same(state.attention[row, ..., :length], seen)
+            assert state.attention[row, ..., length:].abs().sum() == 0
 
 
 orders = st.one_of(
@@ -155,7 +155,7 @@ orders = st.one_of(
 @torch.no_grad()
 def test_any_reorders_are_as_if_each_row_had_been_read_anew(case: str, turns: list[list[int]]):
     model, texts, counts = tiny(case), ids(3, 3), [2, 1, 3]
-    state = model.start(3, 20, watch=model.config.attention != "none")
+    state = model.start(3, 20, return_attention=model.config.attention != "none")
     held, origin = [texts[row, :count] for row, count in enumerate(counts)], [0, 1, 2]
     feed(model, state, held, memory_of(model, 3, SOURCES))
     for turn, order in enumerate(turns):
@@ -194,7 +194,7 @@ def test_going_on_after_forgetting_is_never_having_read(
         held, origin = [held[row] for row in order], [origin[row] for row in order]
         pieces = [pieces[row] for row in order]
     taken = [min(forget[row % 3], len(piece)) for row, piece in enumerate(pieces)]
-    state.undo(taken)
+    state.rollback(taken)
     held = [
         torch.cat((text, piece[: len(piece) - count]))
         for text, piece, count in zip(held, pieces, taken, strict=True)
@@ -203,8 +203,8 @@ def test_going_on_after_forgetting_is_never_having_read(
         state.reorder(order)
         held, origin = [held[row] for row in order], [origin[row] for row in order]
     assert_continues(model, state, held, origin, seed=1)
-    state.undo([row % 2 for row in range(len(held))])
-    state.undo([1 for _ in held])  # in two goes
+    state.rollback([row % 2 for row in range(len(held))])
+    state.rollback([1 for _ in held])  # in two goes
     held = [text[: len(text) - 1 - row % 2] for row, text in enumerate(held)]
     assert_continues(model, state, held, origin, seed=2)
 
@@ -215,7 +215,7 @@ def test_all_may_be_forgotten_and_the_source_stays(case: str):
     model = tiny(case)
     state, memory = model.start(2, 6), memory_of(model, 2)
     model(ids(2, 4), memory, state)
-    state.undo([4, 4])
+    state.rollback([4, 4])
     assert_same(model(ids(2, 6, seed=3), None, state), model(ids(2, 6, seed=3), memory))
     state.free()
     assert (state.rows, state.tensors(), state.source) == (0, [], None)
@@ -230,17 +230,17 @@ def test_what_is_seen_is_what_the_tape_records(case: str):
     model, texts = tiny(case), ids(3, 6)
     memory = memory_of(model, 3, SOURCES)
     whole = looks(model, texts, memory)
-    plain, state = model.start(3, 6), model.start(3, 6, watch=True)
-    assert state.seen is None
+    plain, state = model.start(3, 6), model.start(3, 6, return_attention=True)
+    assert state.attention is None
     for first, last in ((0, 3), (3, 4), (4, 6)):
         logits = model(texts[:, first:last], memory, state)
         assert torch.equal(logits, model(texts[:, first:last], memory, plain))
-        assert plain.seen is None
-        assert state.seen.shape == (3, 1, 1, last - first, 5)
-        assert_same(state.seen, whole[..., first:last, :])
-        assert_same(state.seen.sum(-1), torch.ones_like(state.seen[..., 0]))
+        assert plain.attention is None
+        assert state.attention.shape == (3, 1, 1, last - first, 5)
+        assert_same(state.attention, whole[..., first:last, :])
+        assert_same(state.attention.sum(-1), torch.ones_like(state.attention[..., 0]))
         for row, length in enumerate(SOURCES):
-            assert state.seen[row, ..., length:].abs().sum() == 0
+            assert state.attention[row, ..., length:].abs().sum() == 0
     assert whole[0].std() > 0.01  # else all would look alike
 
 

@@ -96,7 +96,7 @@ def test_settings_that_do_not_go_together_are_refused(settings: dict, sentence: 
 
 def test_all_that_does_not_go_together_is_told_at_once():
     with pytest.raises(RegardError, match="3 problems") as caught:
-        RecurrentConfig(attention="dot", feeding=True, encoder_layers=2)
+        RecurrentConfig(attention="dot", input_feeding=True, encoder_layers=2)
     assert str(caught.value).count("\n  - ") == 3
 
 
@@ -217,8 +217,8 @@ def test_a_model_that_has_become_another_type_refuses_what_it_began():
 
 @pytest.mark.parametrize("case", [LM, PLAIN])
 def test_where_there_is_no_attention_watching_is_refused(case: str):
-    said = refusal(lambda: tiny(case).start(2, 4, watch=True))
-    assert said == "this model has no attention, so there is nothing to watch"
+    said = refusal(lambda: tiny(case).start(2, 4, return_attention=True))
+    assert said == "this model has no attention, so there is no attention to return"
 
 
 @pytest.mark.parametrize(("rows", "room"), [(0, 3), (2, 0), (-1, 3), (2.0, 3), (2, None)])
@@ -244,5 +244,5 @@ def test_what_was_never_read_cannot_be_forgotten(wrong: object):
     one, other = model.start(2, 8), model.start(2, 8)
     for state in (one, other):
         model(ids(2, 3), None, state, lengths=[3, 2])
-    refusal(lambda: one.undo(wrong))
+    refusal(lambda: one.rollback(wrong))
     assert torch.equal(model(more, None, one), model(more, None, other))

@@ -124,7 +124,7 @@ def bahdanau(twin: Twin, source: list[int], target: list[int]) -> list[Vector]:
     held, found = twin.begun(whole), []
     fed = np.zeros(twin.config.width)
     for token in target:
-        if twin.config.feeding:
+        if twin.config.input_feeding:
             held = twin.stepped(np.concatenate([twin.word(token), fed]), held)
             context = seen(twin, held[-1][0], annotations)
             fed = np.tanh(twin.linear("decoder.combine", held[-1][0], context, twin.word(token)))
@@ -143,7 +143,7 @@ def luong(twin: Twin, source: list[int], target: list[int]) -> list[Vector]:
     held, found = twin.begun(whole), []
     attentional = np.zeros(twin.config.width)
     for token in target:
-        fed = [attentional] if twin.config.feeding else []
+        fed = [attentional] if twin.config.input_feeding else []
         held = twin.stepped(np.concatenate([twin.word(token), *fed]), held)
         asking = held[-1][0]
         if twin.config.attention == "general":
@@ -159,7 +159,7 @@ def cho(twin: Twin, source: list[int], target: list[int]) -> list[Vector]:
     """One vector starts the decoder, and may stand beside every token and every output."""
     _, whole = twin.encoded(source)
     held, found = twin.begun(whole), []
-    beside = [whole] if twin.config.feeding else []
+    beside = [whole] if twin.config.input_feeding else []
     for token in target:
         held = twin.stepped(np.concatenate([twin.word(token), *beside]), held)
         output = np.tanh(twin.linear("decoder.combine", held[-1][0], *beside))

@@ -213,7 +213,7 @@ def test_cells_that_are_said_to_hold_the_same_do(data: st.DataObject):
         lengths = None if even else new
         model(ids(rows, max(new), seed=turn), state=state, lengths=lengths)
         if data.draw(st.booleans()):
-            state.undo([data.draw(st.integers(0, 2)) % (held + 1) for held in state.lengths])
+            state.rollback([data.draw(st.integers(0, 2)) % (held + 1) for held in state.lengths])
         order = data.draw(st.lists(st.integers(0, rows - 1), min_size=1, max_size=4))
         state.reorder(order)
         assert same_where_it_says_so(state)

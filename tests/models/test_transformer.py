@@ -12,7 +12,16 @@ from tiny_models import NAMES, WRITERS, assert_same, draw, ids, memory_of, setti
 from torch import Tensor, nn
 
 from regard.errors import RegardError
-from regard.models.masks import Causal, Dense, Documents, Mask, Padding, Span, Window, lay
+from regard.models.masks import (
+    Causal,
+    Dense,
+    Documents,
+    Mask,
+    Padding,
+    QueryKeyRange,
+    Window,
+    resolve_mask,
+)
 from regard.models.protocol import SequenceModel
 from regard.models.transformer.attention import Attention
 from regard.models.transformer.blocks import ACTIVATIONS, Block, FeedForward
@@ -59,7 +68,7 @@ def test_a_block_equals_torchs_layer(place: str, cross: bool):
     give(twin.linear2, block.feedforward.contract)
     give(twin.norm3 if cross else twin.norm2, block.feedforward_norm)
     x, source = torch.randn(2, 2, 5, 12, dtype=torch.float64)
-    over = lay(Causal(), Span.of(2, 5, 5, CPU))
+    over = resolve_mask(Causal(), QueryKeyRange.of(2, 5, 5, CPU))
     hidden = torch.ones(5, 5).triu(1).bool()
     if cross:
         parts = (block.cross.query, block.cross.key_value, block.cross.output)
@@ -344,7 +353,7 @@ def test_a_window_reaches_as_far_as_its_layers_together(case: str):
 def test_a_mask_equals_its_table(case: str):
     model, tokens = tiny(case), ids(2, 6)
     mask = Documents(torch.tensor([[0, 0, 1, 1, 1, 1], [0, 1, 1, 0, 0, 0]])) & Window(2)
-    table = Dense(mask.allowed(Span.of(2, 6, 6, CPU)))
+    table = Dense(mask.allowed(QueryKeyRange.of(2, 6, 6, CPU)))
     memory = memory_of(model, 2)
     assert_same(model(tokens, memory, mask=mask), model(tokens, memory, mask=table))
     assert not torch.allclose(model(tokens, memory, mask=mask), model(tokens, memory))

@@ -66,7 +66,7 @@ def test_going_on_after_forgetting_is_never_having_read(
     pieces = [ids(more[row % 3], seed=7 + row) for row in range(len(held))]
     feed(model, state, pieces)
     taken = [min(forget[row % 3], len(piece)) for row, piece in enumerate(pieces)]
-    state.undo(taken)
+    state.rollback(taken)
     held = [
         torch.cat((text, piece[: len(piece) - count]))
         for text, piece, count in zip(held, pieces, taken, strict=True)
@@ -77,7 +77,7 @@ def test_going_on_after_forgetting_is_never_having_read(
         state.reorder(rows)
         held, origin = [held[row] for row in rows], [origin[row] for row in rows]
     assert_continues(model, state, held, origin, seed=1)
-    state.undo([1 + row % 2 for row in range(len(held))])
+    state.rollback([1 + row % 2 for row in range(len(held))])
     held = [text[: len(text) - 1 - row % 2] for row, text in enumerate(held)]
     assert_continues(model, state, held, origin, seed=2)
 
@@ -87,7 +87,7 @@ def test_all_may_be_forgotten_and_the_source_stays():
     model = tiny("marian-tiny")
     state, memory = model.start(2, 6), memory_of(model, 2)
     model(ids(2, 4), memory, state)
-    state.undo([4, 4])
+    state.rollback([4, 4])
     assert state.lengths == [0, 0]
     assert_same(model(ids(2, 6, seed=3), None, state), model(ids(2, 6, seed=3), memory))
 
@@ -99,7 +99,7 @@ def test_what_is_forgotten_gives_its_room_back():
     model(ids(2, 4), state=state)
     with pytest.raises(RegardError, match="room for 4 tokens"):
         model(ids(2, 1), state=state)
-    state.undo([2, 1])
+    state.rollback([2, 1])
     model(ids(2, 1), state=state)
     assert state.lengths == [3, 4]
 
@@ -113,6 +113,6 @@ def test_what_was_never_read_cannot_be_forgotten(wrong):
     state = model.start(2, 8)
     model(ids(2, 3), state=state, lengths=[3, 2])
     with pytest.raises(RegardError) as caught:
-        state.undo(wrong)
+        state.rollback(wrong)
     assert "\n" not in str(caught.value)
     assert state.lengths == [3, 2]

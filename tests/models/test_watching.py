@@ -33,16 +33,16 @@ def test_what_is_seen_is_what_the_tape_records(case: str, sources: list[int]):
     model, texts = tiny(case), ids(3, 7)
     memory = memory_of(model, 3, sources)
     whole = looks(model, texts, memory)
-    state = model.start(3, 7, watch=True)
-    assert state.seen is None
+    state = model.start(3, 7, return_attention=True)
+    assert state.attention is None
     for first, last in ((0, 3), (3, 4), (4, 7)):
         logits = model(texts[:, first:last], memory, state)
-        assert state.seen.shape == (3, model.config.layers, 4, last - first, 5)
-        assert_same(state.seen, whole[..., first:last, :])
-        assert_same(state.seen.sum(-1), torch.ones_like(state.seen[..., 0]))
+        assert state.attention.shape == (3, model.config.layers, 4, last - first, 5)
+        assert_same(state.attention, whole[..., first:last, :])
+        assert_same(state.attention.sum(-1), torch.ones_like(state.attention[..., 0]))
         assert_same(logits, model(texts, memory)[:, first:last])
     for row, length in enumerate(sources):
-        assert state.seen[row, ..., length:].abs().sum() == 0
+        assert state.attention[row, ..., length:].abs().sum() == 0
     assert whole[..., :2].std() > 0.05  # else all would look alike
 
 
@@ -50,26 +50,26 @@ def test_what_is_seen_is_what_the_tape_records(case: str, sources: list[int]):
 @torch.no_grad()
 def test_what_is_seen_by_ragged_rows_is_what_each_sees_alone(case: str):
     model, texts, counts, sources = tiny(case), ids(3, 4), [2, 4, 1], [3, 5, 1]
-    state = model.start(3, 9, watch=True)
+    state = model.start(3, 9, return_attention=True)
     model(texts, memory_of(model, 3, sources), state, lengths=counts)
     for row, (count, length) in enumerate(zip(counts, sources, strict=True)):
         memory = memory_of_row(model, 3, row, length)
         alone = looks(model, texts[row : row + 1, :count], memory)
-        assert_same(state.seen[row, ..., :count, :length], alone[0])
+        assert_same(state.attention[row, ..., :count, :length], alone[0])
 
 
 @torch.no_grad()
 def test_watching_changes_no_logit_to_the_bit():
     model, texts, memory = tiny("marian-tiny"), ids(2, 6), memory_of(tiny("marian-tiny"), 2, [5, 2])
-    plain, watching = model.start(2, 6), model.start(2, 6, watch=True)
+    plain, watching = model.start(2, 6), model.start(2, 6, return_attention=True)
     for token in texts.split(2, dim=1):
         assert torch.equal(model(token, memory, plain), model(token, memory, watching))
-    assert plain.seen is None
+    assert plain.attention is None
 
 
 def test_where_there_is_no_source_watching_is_refused():
-    with pytest.raises(RegardError, match="reads no source, so there is nothing to watch"):
-        tiny("gpt2-tiny").start(2, 4, watch=True)
+    with pytest.raises(RegardError, match="reads no source, so there is no attention to return"):
+        tiny("gpt2-tiny").start(2, 4, return_attention=True)
 
 
 # --- rows that share a source ----------------------------------------------------------------
@@ -89,8 +89,8 @@ def check_against_anew(
         wanted = model(held[row][None], memory)[0, -new.shape[1] :]
         assert_same(logits[row], wanted)
         seen = looks(model, held[row][None], memory)[0, ..., -new.shape[1] :, :]
-        assert_same(state.seen[row, ..., : SOURCES[origin[row]]], seen)
-        assert state.seen[row, ..., SOURCES[origin[row]] :].abs().sum() == 0
+        assert_same(state.attention[row, ..., : SOURCES[origin[row]]], seen)
+        assert state.attention[row, ..., SOURCES[origin[row]] :].abs().sum() == 0
     assert state.lengths == [len(text) for text in held]
 
 
@@ -110,7 +110,7 @@ def test_any_reorders_are_as_if_each_row_had_been_read_anew(case, turns, ragged)
     model = tiny(case)
     counts = [2, 1, 3] if ragged else [2, 2, 2]
     texts = ids(3, 3)
-    state = model.start(3, 20, watch=True)
+    state = model.start(3, 20, return_attention=True)
     model(texts, memory_of(model, 3, SOURCES), state, lengths=counts)
     held = [texts[row, :count] for row, count in enumerate(counts)]
     origin = [0, 1, 2]
@@ -135,7 +135,7 @@ def test_any_reorders_are_as_if_each_row_had_been_read_anew(case, turns, ragged)
 @torch.no_grad()
 def test_reorders_that_share_split_and_join_sources(turns: list[list[int]]):
     model, texts = tiny("marian-tiny"), ids(3, 2)
-    state = model.start(3, 20, watch=True)
+    state = model.start(3, 20, return_attention=True)
     model(texts, memory_of(model, 3, SOURCES), state)
     held, origin = list(texts), [0, 1, 2]
     for turn, rows in enumerate(turns):

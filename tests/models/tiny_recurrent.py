@@ -33,7 +33,12 @@ TEXTS = {
 }
 PAIRS = {
     f"{cell} {attention}{' fed' * feeding} {'both' if both else 'ahead'} {layers}": replace(
-        PAIR, cell=cell, attention=attention, feeding=feeding, bidirectional=both, layers=layers
+        PAIR,
+        cell=cell,
+        attention=attention,
+        input_feeding=feeding,
+        bidirectional=both,
+        layers=layers,
     )
     for cell, (attention, feeding), both, layers in product(
         ("elman", "gru", "lstm"), LOOKS, (True, False), (1, 2)

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from regard.data.feeds.pair_batches import Buckets
-from regard.data.feeds.stream import MaskedStream, Stream
+from regard.data.feeds.pair_batches import PairBatches
+from regard.data.feeds.stream import MaskedTextFeed, TextFeed
 from regard.errors import RegardError
 from regard.families.data.vocabularies import vocabulary_for
 from regard.models.transformer.model import build
@@ -67,7 +67,7 @@ def test_every_auto_is_decided(tmp_path):
         *(("training", key) for key in ("precision", "compile", "validate_every")),
         *(("training", key) for key in ("checkpoint_every", "sample_every", "log_every")),
         *(("tokenizer", key) for key in ("kind", "vocabulary")),
-        *(("optimizer", "peak"), ("model", "preset")),
+        *(("optimizer", "learning_rate"), ("model", "preset")),
     }
     assert all(tables[table][key] not in AUTO for table, key in open_ended)
     assert tables["schedule"]["warmup"] == 50
@@ -76,11 +76,11 @@ def test_every_auto_is_decided(tmp_path):
     assert (training.device, training.precision, training.compile) == ("cpu", "float32", "no")
     assert made.settings.model.preset == "regard-4"
     assert made.config == config_for(made.settings.model, made.tokenizers[0], made.tokenizers[0])
-    assert isinstance(made.feed, Stream)
+    assert isinstance(made.feed, TextFeed)
     step = made.feed.step(0)
     assert step.tokens.shape[1] == training.context == made.config.context
     assert step.rows == training.tokens_per_step // training.context
-    assert 1 <= training.rows <= step.rows
+    assert 1 <= training.micro_batch_size <= step.rows
     assert plan(made.settings).settings == made.settings  # what was decided stays
 
 
@@ -159,24 +159,24 @@ def test_a_single_short_line_can_be_planned_and_asked_for(tmp_path, content, nam
 @pytest.mark.parametrize(
     ("name", "objective", "feed"),
     [
-        ("gpt2-tiny", "causal", Stream),
-        ("llama-tiny", "causal", Stream),
-        ("bert-tiny", "masked", MaskedStream),
-        ("regard-2-encoder", "masked", MaskedStream),
+        ("gpt2-tiny", "causal", TextFeed),
+        ("llama-tiny", "causal", TextFeed),
+        ("bert-tiny", "masked", MaskedTextFeed),
+        ("regard-2-encoder", "masked", MaskedTextFeed),
     ],
 )
 def test_decoders_learn_what_follows_and_encoders_what_is_hidden(tmp_path, name, objective, feed):
     made = plan(settings([text(tmp_path / "a.txt", 500)], preset=name))
     assert made.objective.name == objective
     assert type(made.feed) is feed
-    if feed is MaskedStream:
+    if feed is MaskedTextFeed:
         assert made.feed.vocabulary == len(made.tokenizers[0])
 
 
 def test_pairs_are_learned_by_an_encoder_decoder(tmp_path):
     made = plan(paired(parallel(tmp_path)))
     assert made.objective.name == "sequence-to-sequence"
-    assert isinstance(made.feed, Buckets)
+    assert isinstance(made.feed, PairBatches)
     assert len(made.tokenizers) == 1
     assert (made.config.vocabulary, made.config.source_vocabulary) == (len(made.tokenizers[0]), 0)
     assert made.settings.data.longest == made.config.context - 1
@@ -223,7 +223,7 @@ def test_a_built_in_task_is_pairs_of_characters():
     made = plan(settings(["reverse"], {"data": {"examples": 200}}, preset="transformer-tiny"))
     assert made.settings.data.pairs
     assert made.tokenizers[0].kind == "char"
-    assert isinstance(made.feed, Buckets)
+    assert isinstance(made.feed, PairBatches)
     assert plan(made.settings).settings == made.settings
 
 

@@ -115,8 +115,8 @@ def test_a_folder_is_the_run_in_it(tmp_path):
         ("training.steps=9", "training", "steps", 9),
         (" training.steps = 9 ", "training", "steps", 9),
         ("training.steps=1_000", "training", "steps", 1000),
-        ("optimizer.peak=3e-4", "optimizer", "peak", 3e-4),
-        ("optimizer.peak=1", "optimizer", "peak", 1.0),
+        ("optimizer.learning_rate=3e-4", "optimizer", "learning_rate", 3e-4),
+        ("optimizer.learning_rate=1", "optimizer", "learning_rate", 1.0),
         ("training.recompute=true", "training", "recompute", True),
         ("optimizer.kind=muon", "optimizer", "kind", "muon"),
         ("optimizer.kind='muon'", "optimizer", "kind", "muon"),
@@ -151,7 +151,9 @@ def test_the_last_of_several_changes_counts_and_all_problems_are_told():
         recipes.override(Settings(), ["training.steps=1", "training.steps=2"]).training.steps == 2
     )
     with pytest.raises(RegardError) as caught:
-        recipes.override(Settings(), ["training.stepz=1", "training.seed=x", "optimizer.peak=nan"])
+        recipes.override(
+            Settings(), ["training.stepz=1", "training.seed=x", "optimizer.learning_rate=nan"]
+        )
     assert str(caught.value).startswith("--set: 3 problems")
 
 

@@ -48,7 +48,7 @@ def resolved(settings: Settings) -> Settings:
     changes = {
         "tokenizer": {"kind": kind, "vocabulary": 512},
         "model": {"preset": settings.model.preset or "regard-4", "layers": 4},
-        "optimizer": {"peak": settings.optimizer.peak or 3e-3},
+        "optimizer": {"peak": settings.optimizer.learning_rate or 3e-3},
         "training": {"validate_every": every, "rows": 16, "device": "cpu", "log_every": 5},
     }
     return settings.changed(changes, "test")
@@ -98,13 +98,13 @@ def test_the_same_settings_agree_and_those_that_were_resolved_are_gone_on_with(r
         ([], ["model.layers=3"], "model.layers is 'not given' here and 3 there"),
         (["model.layers=3"], ["model.layers=2"], "model.layers is 3 here and 2 there"),
         (["tokenizer.kind=char"], [], "tokenizer.kind is 'char' here and 'auto' there"),
-        (["schedule.decay=0.5"], [], "schedule.decay is 0.5 here and 0.4 there"),
+        (["schedule.decay_fraction=0.5"], [], "schedule.decay_fraction is 0.5 here and 0.4 there"),
         (["data.pairs=true"], [], "data.pairs is True here and False there"),
         (["data.held_out=0.2"], [], "data.held_out is 0.2 here and 0.1 there"),
         (["training.average=3"], [], "training.average is 3 here and 0 there"),
         (["training.masked=0.2"], [], "training.masked is 0.2 here and 0.15 there"),
         (["training.precision=bf16"], [], "training.precision is 'bf16' here and 'auto' there"),
-        (["training.rows=4"], [], "training.rows is 4 here and 0 there"),
+        (["training.micro_batch_size=4"], [], "training.micro_batch_size is 4 here and 0 there"),
     ],
 )
 def test_a_setting_that_differs_is_named_with_both_its_values(here, there, told):
@@ -112,10 +112,12 @@ def test_a_setting_that_differs_is_named_with_both_its_values(here, there, told)
 
 
 def test_all_that_differs_is_told_together_in_order():
-    here = said("training.seed=1", "optimizer.peak=0.1", "model.width=64", "training.keep=3")
+    here = said(
+        "training.seed=1", "optimizer.learning_rate=0.1", "model.width=64", "training.keep=3"
+    )
     assert refused(run_of("schedule.kind=cosine"), here) == [
         "model.width is 64 here and 'not given' there",
-        "optimizer.peak is 0.1 here and 0.0 there",
+        "optimizer.learning_rate is 0.1 here and 0.0 there",
         "schedule.kind is 'constant' here and 'cosine' there",
         "training.seed is 1 here and 0 there",
     ]
@@ -191,7 +193,7 @@ def test_of_an_older_run_only_what_is_said_is_compared_with_what_was_resolved():
     run = older("training.seed=4", "model.preset=gpt2-tiny")
     assert agreed(run, said("training.seed=4", "tokenizer.kind=bpe")).training.seed == 4
     assert agreed(run, said()).training.seed == 4
-    assert agreed(run, said("training.rows=16")).training.rows == 16
+    assert agreed(run, said("training.micro_batch_size=16")).training.micro_batch_size == 16
     assert refused(run, said("training.seed=5", "tokenizer.kind=char")) == [
         "tokenizer.kind is 'char' here and 'bpe' there",
         "training.seed is 5 here and 4 there",
@@ -218,7 +220,7 @@ changes = st.fixed_dictionaries(
         "training.steps": st.integers(1, 1 << 40),
         "training.seed": st.integers(0, (1 << 63) - 1),
         "training.ema": st.floats(0, 0.9),
-        "optimizer.peak": st.floats(0, 100),
+        "optimizer.learning_rate": st.floats(0, 100),
         "optimizer.kind": st.sampled_from(["adamw", "muon"]),
         "data.valid": st.lists(st.text(st.characters(codec="utf-8")), max_size=3),
         "data.pairs": st.booleans(),
@@ -311,7 +313,7 @@ def test_a_checkpoint_of_the_same_settings_fits_and_of_what_may_change(tmp_path)
 
 def test_a_checkpoint_of_something_else_is_refused_with_all_that_differs(tmp_path):
     found = stored(tmp_path, about(resolved(said())))
-    other = override(resolved(said()), ["training.rows=8", "model.layers=3"])
+    other = override(resolved(said()), ["training.micro_batch_size=8", "model.layers=3"])
     with pytest.raises(RegardError) as told:
         check_place(found, about(other, data="e", tokenizers=["t", "u"]))
     for words in (
@@ -319,7 +321,7 @@ def test_a_checkpoint_of_something_else_is_refused_with_all_that_differs(tmp_pat
         "the data has changed since",
         "the tokenizer is another",
         "model.layers was 4 and is 3 now",
-        "training.rows was 16 and is 8 now",
+        "training.micro_batch_size was 16 and is 8 now",
     ):
         assert words in str(told.value)
 

@@ -59,7 +59,11 @@ def test_a_captioner_learns_what_is_in_a_picture_and_looks_at_it(
         "model.layers=2",
     ]
     data = ["--images", str(train), "--valid", str(valid), "--tokenizer", "word"]
-    steps = ["training.tokens_per_step=256", "training.validate_every=225", "optimizer.peak=4e-3"]
+    steps = [
+        "training.tokens_per_step=256",
+        "training.validate_every=225",
+        "optimizer.learning_rate=4e-3",
+    ]
     sets = [
         *small,
         *steps,

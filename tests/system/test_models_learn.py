@@ -13,7 +13,7 @@ from rich.console import Console
 from regard.commands.train import train
 from regard.data.builtin import python_library
 from regard.data.feeds.masking import IGNORE
-from regard.data.feeds.stream import MaskedStream, Stream
+from regard.data.feeds.stream import MaskedTextFeed, TextFeed
 from regard.data.readers.pairs import encode_pairs, task_pairs
 from regard.runs import recipes
 from regard.runs.plan import Plan, plan
@@ -60,7 +60,7 @@ def bigram_loss(train_ids: np.ndarray, valid_ids: np.ndarray, vocabulary: int) -
 READER = (
     "model.context=64",
     "optimizer.kind=muon",
-    "optimizer.peak=0.004",
+    "optimizer.learning_rate=0.004",
     "training.tokens_per_step=1024",
 )
 
@@ -75,7 +75,7 @@ def test_a_decoder_beats_a_bigram_on_held_out_text(tmp_path):
     )
     outcome = train(ready, tmp_path / "run", Console(quiet=True))
     feed = ready.feed
-    assert isinstance(feed, Stream)
+    assert isinstance(feed, TextFeed)
     parts = [tokens.read(0, len(tokens)) for tokens in (feed.train, feed.valid)]
     assert outcome.scores
     assert outcome.scores.tokens == len(parts[1]) - 1
@@ -92,7 +92,7 @@ def test_an_encoder_fills_gaps_better_than_the_most_frequent_token(tmp_path):
     )
     outcome = train(ready, tmp_path / "run", Console(quiet=True))
     feed = ready.feed
-    assert isinstance(feed, MaskedStream)
+    assert isinstance(feed, MaskedTextFeed)
     hidden = np.concatenate([batch.targets.numpy().ravel() for batch in feed.held_out(64)])
     hidden = hidden[hidden != IGNORE]
     seen = Counter(feed.train.read(0, len(feed.train)).tolist())
@@ -114,9 +114,9 @@ SMALL = (
     "model.norm_place=pre",
     "model.dropout=0.0",
     "optimizer.kind=muon",
-    "optimizer.peak=0.004",
+    "optimizer.learning_rate=0.004",
     "optimizer.beta2=0.98",
-    "schedule.decay=0.6",
+    "schedule.decay_fraction=0.6",
     "training.tokens_per_step=512",
 )
 

@@ -18,8 +18,8 @@ TEXT = "the cat sat on the mat, and the dog sat on the cat.\n" * 12
 SPOKEN = """
     train text.txt --model gpt2-tiny --tokenizer char --steps 12 --out run --set model.layers=1
     model.width=8 model.heads=2 model.hidden=16 model.dropout=0.1 training.context=16
-    training.rows=2 training.tokens_per_step=64 training.ema=0.9 training.checkpoint_every=4
-    training.validate_every=4 training.log_every=1 training.keep=3 training.sample_every=-1
+    training.micro_batch_size=2 training.tokens_per_step=64 training.ema=0.9
+    training.checkpoint_every=4 training.validate_every=4 training.log_every=1 training.keep=3 training.sample_every=-1
     training.device=cpu
 """
 

@@ -37,7 +37,11 @@ def counted(folder: Path) -> list[str]:
 
 def vectors(folder: Path) -> list[str]:
     tiny_runs.made(folder, "text")
-    often = ("tokenizer.least=1", "training.tokens_per_step=64", "training.checkpoint_every=3")
+    often = (
+        "tokenizer.min_frequency=1",
+        "training.tokens_per_step=64",
+        "training.checkpoint_every=3",
+    )
     more = ("model.width=8", "training.epochs=2", "training.log_every=1", "model.subsample=0")
     return ["train", "text", "--model", "word2vec", "--out", "runs/a", "--set", *often, *more]
 
@@ -52,7 +56,7 @@ def carried(folder: Path) -> list[str]:
 
 def compared(folder: Path) -> list[str]:
     tiny_runs.made(folder, "text")
-    few = ("training.context=16", "training.rows=2", "training.tokens_per_step=64")
+    few = ("training.context=16", "training.micro_batch_size=2", "training.tokens_per_step=64")
     models = ("--models", "unigram,elman", "--parameters", "9k", "--steps", "3")
     more = ("--out", "runs", "--set", *few, "tokenizer.kind=word", "training.checkpoint_every=1")
     return ["compare", "text", *models, *more, "training.device=cpu"]

@@ -66,7 +66,7 @@ def placed(rank: int, count: int) -> dict[str, str]:
 
 
 def command(folder: Path, kind: str, *changes: str) -> list[str]:
-    return [*made(folder, kind), "--set", "training.rows=1", *changes]
+    return [*made(folder, kind), "--set", "training.micro_batch_size=1", *changes]
 
 
 def told(run: Path, event: str, key: str = "loss") -> dict[int, float]:

@@ -10,7 +10,7 @@ from test_models_learn import bigram_loss, made, python_text
 from regard.commands.train import train
 from regard.data.batch import padded
 from regard.data.builtin import tasks
-from regard.data.feeds.stream import ContinuedStream
+from regard.data.feeds.stream import ContinuedTextFeed
 from regard.data.readers.pairs import EncodedPairs, Pair, encode_pairs
 from regard.runs.stored_run import Run, open_run
 from regard.training.validation import Bucket, at_rest, by_length, translations
@@ -27,7 +27,7 @@ def test_an_lstm_beats_a_bigram_on_held_out_text(tmp_path):
         "model.layers=1",
         "model.width=128",
         "model.dropout=0.0",
-        "optimizer.peak=0.01",
+        "optimizer.learning_rate=0.01",
         "tokenizer.kind=byte",
         "training.context=32",
         "training.tokens_per_step=1024",
@@ -36,7 +36,7 @@ def test_an_lstm_beats_a_bigram_on_held_out_text(tmp_path):
     )
     outcome = train(ready, tmp_path / "run", Console(quiet=True))
     feed = ready.feed
-    assert isinstance(feed, ContinuedStream)
+    assert isinstance(feed, ContinuedTextFeed)
     parts = [tokens.read(0, len(tokens)) for tokens in (feed.train, feed.valid)]
     assert outcome.scores
     assert outcome.scores.tokens == len(parts[1]) - 1
@@ -47,7 +47,7 @@ def test_an_lstm_beats_a_bigram_on_held_out_text(tmp_path):
 REVERSE = (
     "model.width=64",
     "model.hidden=64",
-    "optimizer.peak=0.01",
+    "optimizer.learning_rate=0.01",
     "training.tokens_per_step=512",
     "training.steps=400",
     "data.examples=50000",
@@ -88,10 +88,10 @@ def alignment_error(run: Run) -> float:
     pairs = encoded(run)
     source, lengths = padded(list(pairs.sources))
     target, _ = padded([ids[:-1] for ids in pairs.targets])  # from <s> on
-    state = run.module.start(len(source), target.shape[1], watch=True)
+    state = run.module.start(len(source), target.shape[1], return_attention=True)
     with at_rest(run.module):
         run.module(target, run.module.encode(source, lengths), state)
-    looked = state.seen[:, 0, 0].argmax(-1)  # (rows, target positions)
+    looked = state.attention[:, 0, 0].argmax(-1)  # (rows, target positions)
     right = [
         start <= int(looked[row, place]) < stop
         for row, example in enumerate(UNSEEN)

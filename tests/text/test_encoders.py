@@ -12,7 +12,7 @@ from regard.text import bpe
 from regard.text.bytelevel import CHARACTERS
 from regard.text.invalid_utf8 import escaped
 from regard.text.learning import learn
-from regard.text.regex_agreement import Alike
+from regard.text.regex_agreement import RegexAgreement
 from regard.text.specials import SPECIALS
 from regard.text.tokenizer import Tokenizer
 from regard.text.vocabulary import Vocabulary
@@ -131,7 +131,7 @@ def test_characters_that_engines_see_differently_are_found_and_asked_about_once(
         asked.extend(texts)
         return [text.endswith("é") for text in texts]
 
-    alike = Alike(one, lambda texts: [text in ("aé", "!é", "1é", "aß") for text in texts])
+    alike = RegexAgreement(one, lambda texts: [text in ("aé", "!é", "1é", "aß") for text in texts])
     assert alike("plain")
     assert not asked
     assert alike("café é")

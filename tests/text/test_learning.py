@@ -38,15 +38,15 @@ def test_an_unlimited_word_vocabulary_stops_at_fifty_thousand():
 
 def test_what_is_rare_is_left_out_of_characters_and_words():
     texts = ["b a, b.", "a c"]
-    assert learned("word", texts, least=2) == ("a", "b")
-    assert learned("word", texts, least=1) == learned("word", texts)
-    assert learned("word", texts, 6, least=2) == ("a",)
-    assert learned("char", ["abb", "ccbé"], least=2) == ("b", "c")
-    assert learned("char", ["abb", "ccbé"], least=4) == ()
+    assert learned("word", texts, min_frequency=2) == ("a", "b")
+    assert learned("word", texts, min_frequency=1) == learned("word", texts)
+    assert learned("word", texts, 6, min_frequency=2) == ("a",)
+    assert learned("char", ["abb", "ccbé"], min_frequency=2) == ("b", "c")
+    assert learned("char", ["abb", "ccbé"], min_frequency=4) == ()
     for kind in ("byte", "bpe"):
-        assert learned(kind, texts, 300, least=9) == learned(kind, texts, 300)
+        assert learned(kind, texts, 300, min_frequency=9) == learned(kind, texts, 300)
     with pytest.raises(RegardError, match="least is -1"):
-        learn("word", texts, least=-1)
+        learn("word", texts, min_frequency=-1)
 
 
 def test_words_of_a_tokenised_text_are_what_stands_between_blanks():

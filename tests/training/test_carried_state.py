@@ -28,13 +28,13 @@ from torch.nn import functional as F
 from regard.cli import main
 from regard.data.batch import Batch
 from regard.data.feeds.masking import IGNORE
-from regard.data.feeds.stream import TRACK, TRACKS, ContinuedStream
+from regard.data.feeds.stream import TRACK, TRACKS, ContinuedTextFeed
 from regard.families.registry import build
 from regard.models.recurrent.config import RecurrentConfig
 from regard.models.recurrent.model import RecurrentDecoder
 from regard.models.recurrent.state import HiddenState
 from regard.text.specials import BOS, EOS
-from regard.training.carried_state import Carried
+from regard.training.carried_state import CarriedState
 from regard.training.checkpoints.reading import sound
 from regard.training.distributed.processes import ALONE, Processes
 from regard.training.job import Job
@@ -65,7 +65,7 @@ class Text:
 
 
 ROWS, CONTEXT, STEPS = 5, 6, 4  # of a step, of a row, of an epoch
-FEED = ContinuedStream(Text(ROWS * CONTEXT * STEPS + 30), Text(300, seed=1), CONTEXT, ROWS)
+FEED = ContinuedTextFeed(Text(ROWS * CONTEXT * STEPS + 30), Text(300, seed=1), CONTEXT, ROWS)
 assert (FEED.tracks, FEED.steps_per_epoch) == (ROWS, STEPS)
 
 
@@ -318,7 +318,7 @@ def test_a_run_goes_on_with_another_number_of_processes(tmp_path, first):
 
 def test_behind_a_refused_step_rows_begin_anew_whatever_it_left():
     module = model_of()
-    carried = Carried(module, 3, ALONE)
+    carried = CarriedState(module, 3, ALONE)
     state = module.start(3, 1)
     module(torch.full((3, 2), 7), state=state)
     carried.keep(state, 0)
@@ -392,7 +392,7 @@ class Interrupting(Heard):
 def test_what_is_held_out_is_measured_as_long_passes_of_all_tracks(cell, size):
     """Each row is a stretch of the text, read in one go, with <s> in place of its first token."""
     module, text = model_of(cell=cell, dropout=0.5).double(), Text(size, seed=2)
-    feed = ContinuedStream(FEED.train, text, CONTEXT, ROWS)
+    feed = ContinuedTextFeed(FEED.train, text, CONTEXT, ROWS)
     job = job_of(Path(), module=module)
     scores = measure(module, job.objective, feed.held_out(3))
     asked = size - 1
@@ -411,7 +411,7 @@ def test_what_is_held_out_is_measured_as_long_passes_of_all_tracks(cell, size):
 def test_what_fits_one_track_is_measured_as_one_long_pass(monkeypatch):
     module, text = model_of(), Text(500, seed=2)
     monkeypatch.setattr("regard.data.feeds.stream.TRACKS", 1)
-    feed = ContinuedStream(FEED.train, text, CONTEXT, ROWS)
+    feed = ContinuedTextFeed(FEED.train, text, CONTEXT, ROWS)
     scores = measure(module, job_of(Path(), module=module).objective, feed.held_out(3))
     ids = torch.from_numpy(text.ids)
     targets = ids[1:].masked_fill(ids[1:] == BOS, IGNORE)
@@ -472,9 +472,9 @@ def test_evaluate_gives_the_figure_of_the_runs_own_last_validation(folder, capsy
 
 def test_documents_cannot_be_kept_apart_and_that_is_one_sentence(folder, capsys):
     Path("text.txt").write_text("a text " * 100)
-    assert train("text.txt", settings=("data.isolate=true",)) == 2
+    assert train("text.txt", settings=("data.document_mask=true",)) == 2
     said = capsys.readouterr().err
-    assert said == "error: a model like lstm reads across documents; leave out data.isolate\n"
+    assert said == "error: a model like lstm reads across documents; leave out data.document_mask\n"
 
 
 @pytest.mark.parametrize("kind", ["char", "byte", "bpe", "word"])

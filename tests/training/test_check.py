@@ -10,7 +10,7 @@ from regard.errors import RegardError
 from regard.families.registry import build, named
 from regard.runs import resolve
 from regard.runs.plan import plan
-from regard.runs.train_run import carry_out
+from regard.runs.train_run import train_run
 from regard.training.memory import check
 from regard.training.memory.check import bytes_of_each, enough, is_full, unfit
 from regard.training.settings import Settings
@@ -51,9 +51,9 @@ def test_what_is_too_large_is_planned_and_described_but_never_built(settings, mo
     monkeypatch.setattr(check, "free_memory", lambda: 1000)
     made = plan(settings)
     assert set(devices) <= {"meta"}
-    assert made.settings.training.rows == 1
+    assert made.settings.training.micro_batch_size == 1
     with pytest.raises(RegardError, match=r"llama-tiny .* needs .* GB"):
-        carry_out(made, Path("run"), console=None)
+        train_run(made, Path("run"), console=None)
     assert not Path("run").exists()
 
 
@@ -73,7 +73,9 @@ def test_a_plan_that_cannot_be_tried_says_so(settings, monkeypatch):
     monkeypatch.setattr(resolve, "_rows", full)
     with pytest.raises(RegardError, match=r"lower training\.rows"):
         plan(settings)
-    assert not plan(replace(settings, training=replace(settings.training, rows=1))).unfit
+    assert not plan(
+        replace(settings, training=replace(settings.training, micro_batch_size=1))
+    ).unfit
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from tiny_jobs import (
 )
 
 from regard.data.batch import Batch
-from regard.data.feeds.stream import MaskedStream, Stream
+from regard.data.feeds.stream import MaskedTextFeed, TextFeed
 from regard.data.readers.texts import gather
 from regard.data.token_files import prepare
 from regard.errors import RegardError
@@ -332,8 +332,14 @@ def tokens(tmp_path, monkeypatch):
 @pytest.mark.parametrize("isolate", [False, True])
 def test_bert_learns_from_a_stream_though_its_pooler_gets_no_gradient(tmp_path, tokens, isolate):
     parts, vocabulary = tokens
-    feed = MaskedStream(
-        parts["train"], parts["valid"], 24, 16, isolate=isolate, vocabulary=vocabulary, share=0.2
+    feed = MaskedTextFeed(
+        parts["train"],
+        parts["valid"],
+        24,
+        16,
+        document_mask=isolate,
+        vocabulary=vocabulary,
+        share=0.2,
     )
     module = model_of("masked", vocabulary=vocabulary)
     pooler = module.pooler.weight.detach().clone()
@@ -350,7 +356,7 @@ def test_bert_learns_from_a_stream_though_its_pooler_gets_no_gradient(tmp_path, 
 @pytest.mark.parametrize("optimizer", [{"kind": "adamw"}, {"kind": "muon", "muon_peak": 0.02}])
 def test_a_decoder_learns_from_a_stream(tmp_path, tokens, optimizer):
     parts, vocabulary = tokens
-    feed = Stream(parts["train"], parts["valid"], 24, 16)
+    feed = TextFeed(parts["train"], parts["valid"], 24, 16)
     module = model_of("causal", vocabulary=vocabulary)
     job = job_of(tmp_path, feed=feed, module=module, steps=60, rows=16, optimizer=optimizer)
     _, outcome = trained(job)

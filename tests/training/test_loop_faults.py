@@ -210,7 +210,9 @@ def test_it_uses_another_order_each_time(tmp_path):
 
 def test_what_goes_wrong_in_every_order_ends_a_run(tmp_path):
     job = faulty(tmp_path, "back")
-    words = f"at step 5 and training has stepped back {MOST_TURNS} times; lower optimizer.peak"
+    words = (
+        f"at step 5 and training has stepped back {MOST_TURNS} times; lower optimizer.learning_rate"
+    )
     with pytest.raises(RegardError, match=words):
         run(job, "gradient", from_on(5))
     assert [event["to"] for event in job.sink.of("back")] == [3] * MOST_TURNS
@@ -337,7 +339,7 @@ def test_broken_off_behind_a_step_back_it_goes_on_the_other_way(tmp_path, killed
 def test_it_ends_a_run_in_one_sentence_and_what_was_saved_stays(tmp_path, what, log_every):
     settings = {"checkpoint_every": 1, "validate_every": 50, "log_every": log_every}
     job = faulty(tmp_path, "stop", steps=20, **settings)
-    words = rf"{WORDS[what]}.* at step 5; lower optimizer.peak .*or go on from"
+    words = rf"{WORDS[what]}.* at step 5; lower optimizer.learning_rate .*or go on from"
     with pytest.raises(RegardError, match=words) as told:
         run(job, what, at(5))
     assert str(tmp_path) in str(told.value)

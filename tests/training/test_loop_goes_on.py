@@ -22,8 +22,8 @@ from tiny_jobs import (
     weights_of,
 )
 
-from regard.data.feeds.pair_batches import Buckets
-from regard.data.feeds.stream import MaskedStream, Stream
+from regard.data.feeds.pair_batches import PairBatches
+from regard.data.feeds.stream import MaskedTextFeed, TextFeed
 from regard.data.readers.pairs import Pair, encode_pairs
 from regard.data.readers.texts import gather
 from regard.data.token_files import prepare
@@ -371,11 +371,11 @@ def feed_of(kind: str, texts):
     if kind == "pairs":
         words = [f"the {noun} sat" for noun in ("cat", "dog", "mat")] * 4
         pairs = encode_pairs([Pair(w, w[::-1]) for w in words], tokenizer, tokenizer)
-        return Buckets(pairs, pairs, 60), len(tokenizer)
+        return PairBatches(pairs, pairs, 60), len(tokenizer)
     shape = parts["train"], parts["valid"], 24, 16
     if kind == "causal":
-        return Stream(*shape), len(tokenizer)
-    return MaskedStream(*shape, vocabulary=len(tokenizer)), len(tokenizer)
+        return TextFeed(*shape), len(tokenizer)
+    return MaskedTextFeed(*shape, vocabulary=len(tokenizer)), len(tokenizer)
 
 
 @pytest.mark.parametrize("kind", KINDS)

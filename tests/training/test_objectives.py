@@ -16,7 +16,7 @@ from regard.families.registry import build
 from regard.models.recurrent.config import RecurrentConfig
 from regard.training.job import Answer
 from regard.training.loop import recompute
-from regard.training.objectives import Criterion, loss, objective_for, restlessness
+from regard.training.objectives import Criterion, activation_penalty, loss, objective_for
 
 
 def backward(module, kind: str, parts: list[Batch], valid: int, smoothing: float = 0.0):
@@ -181,13 +181,13 @@ def test_large_and_changing_hidden_vectors_cost_what_their_squares_are(seed, siz
             before = row[place - 1] if place else vector
             changes = [(x - y) ** 2 for x, y in zip(vector, before, strict=True)]
             wanted += change * sum(changes) / 4
-    found = restlessness(hidden, Criterion(activation=size, slowness=change)).item()
+    found = activation_penalty(hidden, Criterion(ar_alpha=size, tar_beta=change)).item()
     assert found == pytest.approx(wanted, rel=1e-4)
 
 
 def test_a_calmed_model_has_smaller_and_slower_hidden_vectors():
     found = []
-    for criterion in (Criterion(), Criterion(activation=5.0, slowness=5.0)):
+    for criterion in (Criterion(), Criterion(ar_alpha=5.0, tar_beta=5.0)):
         torch.manual_seed(0)
         module = build(RecurrentConfig(vocabulary=VOCABULARY, layers=1, width=16, hidden=16))
         answer = Answer(module, objective_for(module.config, "text"), criterion)

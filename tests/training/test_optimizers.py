@@ -125,7 +125,7 @@ def shrunk(config: TransformerConfig) -> TransformerConfig:
 def test_every_parameter_is_in_exactly_one_group_and_only_matrices_decay(name, kind):
     module = build(shrunk(CONFIGS[name]))
     named = dict(module.named_parameters())
-    settings = OptimizerSettings(kind=kind, peak=1e-3, weight_decay=0.1)
+    settings = OptimizerSettings(kind=kind, learning_rate=1e-3, weight_decay=0.1)
     groups = [g for part in Optimizers(module, named, settings).parts for g in part.param_groups]
     grouped = [id(weight) for group in groups for weight in group["params"]]
     assert sorted(grouped) == sorted(id(weight) for weight in named.values())
@@ -147,7 +147,7 @@ def test_a_parameter_without_a_group_or_a_stranger_in_one_is_noticed():
     more = {**named, "another": nn.Parameter(torch.zeros(2))}
     for wrong in (missing, more):
         with pytest.raises(AssertionError, match="exactly one group"):
-            Optimizers(module, wrong, OptimizerSettings(peak=1e-3))
+            Optimizers(module, wrong, OptimizerSettings(learning_rate=1e-3))
 
 
 def test_roles_tell_tables_from_matrices_by_what_they_are():
@@ -180,7 +180,9 @@ def stepped(
 
 def test_adamw_with_clipping_and_a_schedule_is_torchs():
     mine, theirs = model_of("pairs"), model_of("pairs")
-    settings = OptimizerSettings(peak=1e-2, beta1=0.8, beta2=0.9, weight_decay=0.5, clip=0.7)
+    settings = OptimizerSettings(
+        learning_rate=1e-2, beta1=0.8, beta2=0.9, weight_decay=0.5, clip=0.7
+    )
     ours = Optimizers(mine, dict(mine.named_parameters()), settings)
     named = dict(theirs.named_parameters())
     matrices = [named[name] for name in roles(theirs)["matrix"]]
@@ -206,7 +208,7 @@ def test_adamw_with_clipping_and_a_schedule_is_torchs():
 def test_sgd_is_torchs(l2):
     mine, theirs = model_of("causal"), model_of("causal")
     # The usual decay is not for it.
-    settings = OptimizerSettings(kind="sgd", peak=0.5, clip=0.0, l2=l2)
+    settings = OptimizerSettings(kind="sgd", learning_rate=0.5, clip=0.0, l2=l2)
     ours = Optimizers(mine, dict(mine.named_parameters()), settings)
     for step, share in enumerate([0.1, 1.0, 0.5]):
         given_gradients(mine, step)
@@ -223,7 +225,7 @@ def test_without_clipping_the_gradient_is_taken_as_it_is():
     found = []
     for clip in (0.0, 1e12):
         module = model_of("causal")
-        settings = OptimizerSettings(kind="muon", peak=1e-2, clip=clip)
+        settings = OptimizerSettings(kind="muon", learning_rate=1e-2, clip=clip)
         ours = Optimizers(module, dict(module.named_parameters()), settings)
         given_gradients(module, 0, 50.0)
         assert stepped(ours) > 50
@@ -235,7 +237,7 @@ def test_without_clipping_the_gradient_is_taken_as_it_is():
 def test_what_gets_no_gradient_stays_and_nothing_is_remembered_of_it(kind):
     module = model_of("masked")  # BERT: its pooler takes no part in filling gaps
     before = module.pooler.weight.detach().clone()
-    settings = OptimizerSettings(kind=kind, peak=1e-2)
+    settings = OptimizerSettings(kind=kind, learning_rate=1e-2)
     ours = Optimizers(module, dict(module.named_parameters()), settings)
     batch = batch_of("masked")
     answer = objective_for(module.config, "text").logits(module, batch)
@@ -249,14 +251,14 @@ def test_what_gets_no_gradient_stays_and_nothing_is_remembered_of_it(kind):
 def test_a_step_without_any_gradient_changes_nothing():
     module = model_of("causal")
     before = [weight.detach().clone() for weight in module.parameters()]
-    ours = Optimizers(module, dict(module.named_parameters()), OptimizerSettings(peak=1.0))
+    ours = Optimizers(module, dict(module.named_parameters()), OptimizerSettings(learning_rate=1.0))
     assert stepped(ours, allowed=torch.tensor(True)) == 0
     assert all(map(torch.equal, before, module.parameters()))
 
 
 def test_what_is_remembered_has_a_name_for_each_parameter_and_kind():
     module = model_of("causal")
-    settings = OptimizerSettings(kind="muon", peak=1e-2)
+    settings = OptimizerSettings(kind="muon", learning_rate=1e-2)
     ours = Optimizers(module, dict(module.named_parameters()), settings)
     given_gradients(module, 0)
     stepped(ours)
@@ -277,7 +279,7 @@ def test_the_usual_peak_is_gpt2s_at_its_width_and_falls_with_it():
 
 def made(kind: str, module: nn.Module, fused: bool = True, **changes: object) -> Optimizers:
     """Optimizers that do all they can: clip, decay, remember."""
-    settings = OptimizerSettings(kind=kind, peak=1e-2, clip=0.5, weight_decay=0.3)
+    settings = OptimizerSettings(kind=kind, learning_rate=1e-2, clip=0.5, weight_decay=0.3)
     ours = Optimizers(module, dict(module.named_parameters()), replace(settings, **changes))
     for part in ours.parts:
         if isinstance(part, AdamW) and not fused:  # as on devices that have no fused kernel

@@ -17,7 +17,7 @@ from torch import nn
 
 from regard.decoding.decode_batch import continued
 from regard.decoding.settings import TARGET, Beam, Sampling
-from regard.decoding.text_model import Speaker
+from regard.decoding.text_model import TextModel
 from regard.decoding.translation import translate_all
 from regard.errors import RegardError
 from regard.training.distributed.joining import joined
@@ -200,7 +200,7 @@ def written(processes, how, precision="float32"):
         for row, length in zip(batch.source, batch.source_lengths.tolist(), strict=True)
     ]
     with at_rest(both):
-        found = translate_all(Speaker(both, TARGET), sources, Beam(beams=2))
+        found = translate_all(TextModel(both, TARGET), sources, Beam(beams=2))
     return text, torch.cat(steps).tolist(), [best[0].ids for best in found]
 
 

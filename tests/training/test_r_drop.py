@@ -16,7 +16,7 @@ from regard.runs.plan import plan
 from regard.training import r_drop
 from regard.training.job import Answer
 from regard.training.objectives import Criterion, objective_for
-from regard.training.r_drop import Consistent, consistent_loss
+from regard.training.r_drop import RDrop, r_drop_loss
 from regard.training.settings import Settings
 
 
@@ -51,7 +51,7 @@ def test_value_and_gradient_are_those_of_the_definition(seed, smoothing, weight,
     logits, targets = drawn(seed)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(r_drop, "NUMBERS", numbers)  # any number of pieces
-        found = consistent_loss(logits, targets, smoothing, weight)
+        found = r_drop_loss(logits, targets, smoothing, weight)
     wanted = by_torch(logits, targets, smoothing, weight)
     torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
     slopes = [torch.autograd.grad(3.0 * value, logits)[0] for value in (found, wanted)]
@@ -61,9 +61,7 @@ def test_value_and_gradient_are_those_of_the_definition(seed, smoothing, weight,
 def test_the_gradient_is_the_slope():
     logits, targets = drawn(5)
     flat = logits.detach().flatten(0, 1).double().requires_grad_()
-    assert torch.autograd.gradcheck(
-        lambda x: Consistent.apply(x, targets.flatten(), 0.1, 1.25), flat
-    )
+    assert torch.autograd.gradcheck(lambda x: RDrop.apply(x, targets.flatten(), 0.1, 1.25), flat)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -84,7 +82,7 @@ def test_learning_to_agree_brings_readings_closer(tmp_path):
     for number, weight in enumerate((1e-6, 20.0)):
         module = model_of("pairs", dropout=0.3)
         job = job_of(
-            tmp_path / str(number), "pairs", module=module, consistency=weight, steps=40, rows=6
+            tmp_path / str(number), "pairs", module=module, r_drop=weight, steps=40, rows=6
         )
         trained(job)
         module.train()
@@ -104,7 +102,7 @@ def test_twice_the_rows_are_counted():
         jobs.train_step(config, Shape(rows, 5, 6), criterion=criterion).total.products
         for rows, criterion in (
             (4, Criterion()),
-            (2, Criterion(consistency=5.0)),
+            (2, Criterion(r_drop=5.0)),
             (2, Criterion()),
         )
     )
@@ -127,7 +125,7 @@ def settings(model: str, **changes: object) -> Settings:
         ("lstm", {}, "go on from one another"),
         ("transformer-tiny", {"dropout": 0.0}, "set model.dropout, or leave out"),
         ("regard-4", {}, "set model.dropout, or leave out"),
-        ("ngram", {}, "both readings of a row are the same, leave out training.consistency"),
+        ("ngram", {}, "both readings of a row are the same, leave out training.r_drop"),
     ],
 )
 def test_it_is_refused_where_it_is_of_no_use(model, changes, said):

@@ -20,12 +20,12 @@ def shape(steps: int, **settings: object) -> list[float]:
 
 
 def test_constant_rises_stays_and_falls_to_its_floor():
-    found = shape(10, kind="constant", warmup=2, decay=0.4, floor=0.2)
+    found = shape(10, kind="constant", warmup=2, decay_fraction=0.4, min_lr_ratio=0.2)
     assert found == pytest.approx([0.5, 1, 1, 1, 1, 1, 0.8, 0.6, 0.4, 0.2])
 
 
 def test_cosine_is_half_a_wave_down_to_its_floor():
-    found = shape(7, kind="cosine", warmup=2, floor=0.1)
+    found = shape(7, kind="cosine", warmup=2, min_lr_ratio=0.1)
     waves = [0.1 + 0.9 * (1 + math.cos(math.pi * i / 4)) / 2 for i in range(5)]
     assert found == pytest.approx([0.5, 1.0, *waves])
     assert waves[2] == pytest.approx(0.55)
@@ -62,19 +62,21 @@ def test_the_warmup_left_open_is_a_twentieth_and_at_most_500():
 
 @given(kinds, st.integers(1, 300), st.integers(-1, 400), shares, shares)
 def test_it_is_never_above_the_peak_nor_below_nothing(kind, steps, rise, decay, floor):
-    found = shape(steps, kind=kind, warmup=rise, decay=decay, floor=floor)
+    found = shape(steps, kind=kind, warmup=rise, decay_fraction=decay, min_lr_ratio=floor)
     assert all(0 <= value <= 1 for value in found)
 
 
 @given(st.sampled_from(["constant", "cosine"]), st.integers(3, 300), st.integers(0, 300), shares)
 def test_the_last_step_is_at_the_floor(kind, steps, rise, floor):
     assume(rise <= steps - 2)  # there is a step to fall over
-    assert shape(steps, kind=kind, warmup=rise, floor=floor)[-1] == pytest.approx(floor, abs=1e-12)
+    assert shape(steps, kind=kind, warmup=rise, min_lr_ratio=floor)[-1] == pytest.approx(
+        floor, abs=1e-12
+    )
 
 
 @given(kinds, st.integers(20, 300), st.integers(0, 300), st.floats(0.1, 1), shares)
 def test_it_never_jumps(kind, steps, rise, decay, floor):
-    found = shape(steps, kind=kind, warmup=rise, decay=decay, floor=floor)
+    found = shape(steps, kind=kind, warmup=rise, decay_fraction=decay, min_lr_ratio=floor)
     ways = [1 / max(rise, 1), 1 / round(decay * steps)]  # up, down in a line
     if kind == "cosine":
         ways.append(math.pi / 2 / max(steps - 1 - rise, 1))  # a wave's steepest
@@ -86,6 +88,6 @@ def test_it_never_jumps(kind, steps, rise, decay, floor):
 
 
 def test_a_warmup_into_the_decay_turns_where_the_two_lines_meet():
-    found = shape(100, kind="constant", warmup=80, decay=0.5, floor=0.0)
+    found = shape(100, kind="constant", warmup=80, decay_fraction=0.5, min_lr_ratio=0.0)
     rising, falling = [(s + 1) / 80 for s in range(100)], [(99 - s) / 50 for s in range(100)]
     assert found == pytest.approx([min(*both, 1) for both in zip(rising, falling, strict=True)])

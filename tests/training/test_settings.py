@@ -63,8 +63,8 @@ def test_all_problems_are_reported_together_and_name_where_they_are():
         ("training", "steps", "many", "a whole number"),
         ("training", "recompute", 1, "true or false"),
         ("training", "device", 0, "a text"),
-        ("optimizer", "peak", "high", "a number"),
-        ("optimizer", "peak", True, "a number"),
+        ("optimizer", "learning_rate", "high", "a number"),
+        ("optimizer", "learning_rate", True, "a number"),
         ("optimizer", "kind", ["adamw"], "one of adamw, muon"),
         ("data", "train", 3, "a list of texts"),
         ("data", "train", ["a", 3], "a list of texts"),
@@ -76,8 +76,8 @@ def test_a_wrong_type_is_one_sentence(table, key, value, wanted):
 
 def test_a_whole_number_is_a_fine_number_and_a_text_a_list_of_one():
     settings = Settings().changed({"optimizer": {"peak": 1}, "data": {"train": "a b"}}, "")
-    assert settings.optimizer.peak == 1.0
-    assert isinstance(settings.optimizer.peak, float)
+    assert settings.optimizer.learning_rate == 1.0
+    assert isinstance(settings.optimizer.learning_rate, float)
     assert settings.data.train == ("a b",)
 
 

@@ -264,7 +264,7 @@ def by_hand(job: Job, steps: int, left_out: Container[int] = ()) -> tuple[list[f
         value.backward()
         torch.nn.utils.clip_grad_norm_(module.parameters(), settings.clip)
         for group in adamw.param_groups:
-            group["lr"] = settings.peak * factor(job.settings.schedule, step, steps)
+            group["lr"] = settings.learning_rate * factor(job.settings.schedule, step, steps)
         if step not in left_out:
             adamw.step()
         found.append(value.item())

@@ -36,7 +36,7 @@ from regard.models.kernels.linear import product, products_by_onednn, trained_by
 from regard.training.memory.allocator import keep_freed
 
 aten = torch.ops.aten
-Progress = Callable[[str], None]
+Advance = Callable[[str], None]
 Axes = Sequence[Sequence[int]]
 
 # Sizes of products: rows, inner, columns. Shapes that would take too long are left out, and their
@@ -345,7 +345,7 @@ def _kernel(clock: Clock) -> float:
 
 
 def calibrate(
-    device: torch.device, budget: float = 60.0, tell: Progress = lambda what: None
+    device: torch.device, budget: float = 60.0, tell: Advance = lambda what: None
 ) -> Device:
     """Measure a device for about so many seconds."""
     kind = _kind(device)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from regard.models.masks import Causal, Documents, Mask, Padding, Span, Window, fitting
+from regard.models.masks import Causal, Documents, Mask, Padding, QueryKeyRange, Window, fitting
 
 
 class Stretch(NamedTuple):
@@ -24,7 +24,7 @@ class Stretch(NamedTuple):
         return (self.end - self.first).clamp(min=0)
 
 
-def allowed_pairs(mask: Mask | None, span: Span) -> int:
+def allowed_pairs(mask: Mask | None, span: QueryKeyRange) -> int:
     """Pairs of all rows; the span and what the mask holds must have numbers."""
     positions = span.positions
     seen = Stretch(torch.zeros_like(positions), torch.full_like(positions, span.keys))
@@ -44,7 +44,7 @@ def allowed_pairs(mask: Mask | None, span: Span) -> int:
     return int(table.sum()) * repeats
 
 
-def _stretch(mask: Mask, span: Span) -> Stretch | None:
+def _stretch(mask: Mask, span: QueryKeyRange) -> Stretch | None:
     """What one mask lets each query see, if that is a stretch of keys."""
     positions = span.positions  # (rows or 1, queries)
     none, every = torch.zeros_like(positions), torch.full_like(positions, span.keys)

@@ -1,6 +1,6 @@
 """Meta tensors that stand in for a device: no numbers, no memory, and yet the same path.
 
-A model asks its tensors where they are, and chooses kernels by the answer. Under `StandIn` meta
+A model asks its tensors where they are, and chooses kernels by the answer. Under `FakeDevice` meta
 tensors answer as those of a CPU or of a CUDA device would, mixed precision casts as there, and what
 torch decides below Python (which kernel attention or an LSTM runs on) is decided in `kernels.py`.
 """
@@ -62,7 +62,7 @@ UPPER = frozenset(
 )
 
 
-class StandIn(TorchFunctionMode):
+class FakeDevice(TorchFunctionMode):
     """While it lasts, meta tensors say that they are on a device of this kind."""
 
     def __init__(self, kind: Kind, written_out: bool = False) -> None:

@@ -20,11 +20,11 @@ from torch.utils._pytree import tree_map
 
 from regard.cost.trace import rules
 from regard.cost.trace.allowed_pairs import allowed_pairs
-from regard.cost.trace.fake_device import Kind, StandIn
+from regard.cost.trace.fake_device import FakeDevice, Kind
 from regard.cost.trace.memory import Kept, Memory, Place
 from regard.cost.trace.values import WHOLE, Values
 from regard.errors import RegardError
-from regard.models.masks import Combined, Documents, Mask, Overlay, Padding, Span
+from regard.models.masks import AttentionMask, Combined, Documents, Mask, Padding, QueryKeyRange
 from regard.models.transformer.attention import Attend
 
 ALL = Fraction(1)
@@ -78,7 +78,7 @@ NOWHERE = Origin("", ALL, False)
 class Tracer(TorchDispatchMode):
     """Writes down what happens to meta tensors while it is entered; `tracing` sets it up."""
 
-    def __init__(self, stand_in: StandIn, kept: Kept) -> None:
+    def __init__(self, stand_in: FakeDevice, kept: Kept) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.records: list[Record] = []
         self.memory, self.values, self.kept = Memory(), Values(), kept
@@ -210,9 +210,9 @@ class Tracer(TorchDispatchMode):
         span = overlay.span
         return Fraction(pairs, span.rows * span.queries * span.keys), overlay.triangle
 
-    def _known_span(self, overlay: Overlay) -> Span:
+    def _known_span(self, overlay: AttentionMask) -> QueryKeyRange:
         span = overlay.span
-        return Span(self._known(span.positions), span.rows, span.keys, span.first)
+        return QueryKeyRange(self._known(span.positions), span.rows, span.keys, span.first)
 
     def _known_mask(self, mask: Mask | None) -> Mask | None:
         """A mask with numbers in it."""
@@ -306,7 +306,7 @@ def tracing(
     module: nn.Module, kind: Kind = "cpu", *, written_out: bool = False, root: str = ""
 ) -> Iterator[Tracer]:
     """Write down what a module on the meta device does, as on a device of this kind."""
-    stand_in = StandIn(kind, written_out)
+    stand_in = FakeDevice(kind, written_out)
     tracer = Tracer(stand_in, Kept(module.parameters()))
     stand_in.read, stand_in.tell = tracer.values.of, tracer.values.tell
     with ExitStack() as stack:

@@ -27,7 +27,7 @@ from regard.data.feeds.order import generator, shuffled, turned_seed
 from regard.data.readers.captions import Captioned, EncodedCaptions
 from regard.data.readers.images import Pixels, augmented, read_image
 from regard.errors import RegardError
-from regard.text.invalid_utf8 import mended
+from regard.text.invalid_utf8 import replace_invalid_utf8
 from regard.text.specials import PAD
 
 AHEAD = 2  # steps whose images are decoded while one is put together
@@ -47,7 +47,7 @@ serve()"""
 
 
 @dataclass(frozen=True)
-class Captions:
+class ImageFeed:
     """Every caption of every image once in an epoch, `rows` of them in a step.
 
     Tokens are <s> and the caption, targets the caption and </s>; the source is the picture, uint8
@@ -242,7 +242,8 @@ class _Decoder:
             raise RegardError(json.loads(told))
         if len(raw) < size * size * 3:
             raise RegardError(
-                f"the process that decoded {mended(str(path))} ended with status {self.close()}; "
+                f"the process that decoded {replace_invalid_utf8(str(path))} ended with status "
+                f"{self.close()}; "
                 "there may be too little memory, or the file is harmful"
             )
         return np.frombuffer(raw, dtype=np.uint8).reshape(size, size, 3)

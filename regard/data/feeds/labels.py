@@ -7,7 +7,7 @@ import torch
 
 from regard.data.batch import Batch
 from regard.data.feeds.masking import IGNORE
-from regard.data.feeds.pair_batches import Buckets
+from regard.data.feeds.pair_batches import PairBatches
 from regard.data.readers.pairs import EncodedPairs
 from regard.errors import RegardError
 from regard.text.specials import EOS, UNK
@@ -16,7 +16,7 @@ ONE = 3  # tokens of a target that is one: <s>, the label, </s>
 
 
 @dataclass(frozen=True)
-class Labels(Buckets):
+class LabelBatches(PairBatches):
     """Pairs of a text and its label, which is all that is asked for: that it ends is no news."""
 
     def step(self, step: int) -> Batch:

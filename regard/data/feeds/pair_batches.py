@@ -36,7 +36,7 @@ KEPT = 3  # plans of epochs: steps may be asked for by several threads, at about
 
 
 @dataclass(frozen=True)
-class Buckets:
+class PairBatches:
     """Pairs in batches of up to `tokens` tokens on the longer side, padding included.
 
     BPE-dropout makes rows longer: batches are planned for what it adds on average, and a pair that

@@ -20,7 +20,7 @@ from regard.text.specials import BOS, PAD
 
 
 @dataclass(frozen=True)
-class Stream:
+class TextFeed:
     """Rows of a training and a held-out part for causal models: each token's target is the next."""
 
     train: Tokens
@@ -28,7 +28,7 @@ class Stream:
     context: int
     rows: int  # in one step
     seed: int = 0
-    isolate: bool = False  # documents in a row do not see one another
+    document_mask: bool = False  # documents in a row do not see one another
 
     @property
     def rows_per_epoch(self) -> int:
@@ -77,7 +77,7 @@ class Stream:
         ids = tokens.rows(starts, self.context + 1, PAD, ring)  # one more is read: the last target
         inputs, targets = self._question(ids, numbers, held_out)
         documents = None
-        if self.isolate:
+        if self.document_mask:
             found = [tokens.documents(start, start + self.context) for start in starts.tolist()]
             documents = torch.from_numpy(np.stack(found))
         valid = int((targets != IGNORE).sum())
@@ -110,7 +110,7 @@ TRACK = 32
 
 
 @dataclass(frozen=True)
-class ContinuedStream(Stream):
+class ContinuedTextFeed(TextFeed):
     """The same for models that remember: each row goes on where it ended in the step before.
 
     In an epoch the text, a ring, is laid out in as many tracks as there are rows, which are read
@@ -173,7 +173,7 @@ def _begun(batch: Batch, fresh: np.ndarray) -> Batch:
 
 
 @dataclass(frozen=True)
-class MaskedStream(Stream):
+class MaskedTextFeed(TextFeed):
     """The same rows for encoders: some tokens are hidden, and those are asked for (M19)."""
 
     vocabulary: int = 0

@@ -17,10 +17,10 @@ import numpy as np
 
 from regard.data.readers.files import expanded, find, lines, unpacked_name
 from regard.data.readers.images import examined
-from regard.data.readers.texts import Progress, chosen
+from regard.data.readers.texts import Advance, chosen
 from regard.errors import Problems, RegardError
 from regard.storage import parse_line
-from regard.text.invalid_utf8 import broken, canonical, mended
+from regard.text.invalid_utf8 import broken, canonical, replace_invalid_utf8
 from regard.text.specials import BOS, EOS
 from regard.text.tokenizer import Tokenizer
 
@@ -106,7 +106,7 @@ def gather_captions(
     train: str | Path,
     valid: str | Path | None = None,
     held_out: float = 0.05,
-    progress: Progress | None = None,
+    progress: Advance | None = None,
 ) -> CaptionTexts:
     """Images to train on and to hold out, from a folder with one list in it, or from a list.
 
@@ -174,7 +174,7 @@ class _Line(NamedTuple):
     extra: dict[str, Any]
 
 
-def _usable(path: Path, counts: Counts, progress: Progress | None) -> list[Captioned]:
+def _usable(path: Path, counts: Counts, progress: Advance | None) -> list[Captioned]:
     """The images of one list that are there, can be read, and have captions."""
     images: dict[str, _Line] = {}
     for line in _lines(path):
@@ -205,7 +205,7 @@ def _add(one: _Line, line: _Line, counts: Counts) -> None:
         counts.read += 1
         if broken(caption):
             counts.broken += 1
-        text = mended(caption).strip()
+        text = replace_invalid_utf8(caption).strip()
         if text:
             one.captions.append(text)
             one.boxes.append(boxes)
@@ -218,7 +218,7 @@ def _looked_at(path: Path, one: _Line, counts: Counts) -> Captioned | None:
     """The image with its captions, or nothing and a count of why not."""
     if not os.path.isfile(path):  # False for a name that no file can have, too
         counts.missing += 1
-        counts.first.setdefault("missing", mended(str(path)))
+        counts.first.setdefault("missing", replace_invalid_utf8(str(path)))
         return None
     try:
         mark = examined(path)
@@ -250,7 +250,7 @@ def _lines(path: Path) -> Iterator[_Line]:
 
 def _within(line: _Line) -> _Line | str:
     """The line, or what is wrong with the path of its image."""
-    name, shown = os.path.normpath(line.name), mended(line.name)
+    name, shown = os.path.normpath(line.name), replace_invalid_utf8(line.name)
     if not line.name.strip() or name == "." or "\0" in name:
         return f"{shown!r} names no image"
     if os.path.isabs(name) or Path(name).parts[0] == "..":

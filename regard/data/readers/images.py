@@ -23,7 +23,7 @@ from PIL.JpegImagePlugin import JpegImageFile
 from PIL.PngImagePlugin import PngImageFile
 
 from regard.errors import RegardError
-from regard.text.invalid_utf8 import mended
+from regard.text.invalid_utf8 import replace_invalid_utf8
 
 # This module must not import torch: `serve` runs in processes that start in 0.2 s without it.
 
@@ -158,12 +158,12 @@ def _file(path: Path) -> BinaryIO:
         return open(path, "rb")
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
-        raise RegardError(f"{mended(str(path))} cannot be read ({why})") from None
+        raise RegardError(f"{replace_invalid_utf8(str(path))} cannot be read ({why})") from None
 
 
 def _opened(path: Path, file: BinaryIO) -> tuple[ImageFile, Kind]:
     """The picture, not yet decoded, and its kind; unfit sizes are refused."""
-    name = mended(str(path))
+    name = replace_invalid_utf8(str(path))
     try:
         head = file.read(16)
         file.seek(0)
@@ -225,7 +225,7 @@ def _orientation(image: ImageFile) -> Any:
 def _damaged(path: Path, error: Exception) -> RegardError:
     if isinstance(error, RegardError):
         return error
-    name = mended(str(path))
+    name = replace_invalid_utf8(str(path))
     if isinstance(error, OSError) and error.errno:  # decoders raise others, without a number
         return RegardError(f"{name} cannot be read ({error.strerror})")
     why = str(error) or type(error).__name__

@@ -15,7 +15,7 @@ from regard.data.readers.files import expanded, find, is_json_lines, lines, unpa
 from regard.data.readers.texts import Part, chosen
 from regard.errors import Problems, RegardError
 from regard.storage import parse_line
-from regard.text.invalid_utf8 import broken, mended
+from regard.text.invalid_utf8 import broken, replace_invalid_utf8
 from regard.text.specials import BOS, EOS
 from regard.text.tokenizer import Tokenizer
 
@@ -218,7 +218,7 @@ def clean(pairs: Iterable[Pair], counts: Counts) -> Iterator[Pair]:
         counts.read += 1
         if any(broken(text) for text in pair):
             counts.broken += 1
-            pair = Pair(*(mended(text) for text in pair))
+            pair = Pair(*(replace_invalid_utf8(text) for text in pair))
         pair = Pair(*(text.strip() for text in pair))
         if not all(pair):
             counts.empty += 1

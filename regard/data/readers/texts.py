@@ -19,7 +19,7 @@ from regard.errors import RegardError
 from regard.text.cutting import cut
 
 Part = Literal["train", "valid"]
-Progress = Callable[[int], None]
+Advance = Callable[[int], None]
 
 WHOLE_DOCUMENTS = 20  # from so many on, whole documents are held out; below, the end of each
 MOST_HELD_OUT = 10_000_000  # characters: a validation pass over more tells nothing new
@@ -169,7 +169,7 @@ def gather(
     train: Sequence[str | Path],
     valid: Sequence[str | Path] = (),
     held_out: float = 0.1,
-    progress: Progress | None = None,
+    progress: Advance | None = None,
 ) -> Texts:
     """Find and take stock of the texts to train on; `python` is built in."""
     if not 0 <= held_out < 1:
@@ -222,14 +222,14 @@ def _named(given: Iterable[str | Path]) -> str:
     return ", ".join(map(str, given))
 
 
-def _census(files: list[Path], given: Sequence[str | Path], progress: Progress | None) -> Census:
+def _census(files: list[Path], given: Sequence[str | Path], progress: Advance | None) -> Census:
     census = take_census(files, progress)
     if not census.characters:
         raise RegardError(f"there is no text in {_named(given)}")
     return census
 
 
-def take_census(files: Iterable[Path], progress: Progress | None = None) -> Census:
+def take_census(files: Iterable[Path], progress: Advance | None = None) -> Census:
     """Read every file once: sizes, content, and what is not UTF-8."""
     whole, document = _hash(), _hash()
     sizes, marks = [], []

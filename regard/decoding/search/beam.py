@@ -29,11 +29,11 @@ from torch import Tensor
 from regard.decoding.attention_weights import attended
 from regard.decoding.parallel_batches import GivenUp
 from regard.decoding.sampling import NOTHING, check_numbers, log_probabilities
-from regard.decoding.session import Prefix, closed_up
-from regard.decoding.settings import TARGET, Beam, Signs
-from regard.decoding.stable_topk import largest
+from regard.decoding.session import DecoderSession, closed_up
+from regard.decoding.settings import TARGET, Beam, SpecialTokens
+from regard.decoding.stable_topk import stable_topk
 from regard.errors import RegardError
-from regard.models.masks import Span, fitting
+from regard.models.masks import QueryKeyRange, fitting
 from regard.models.protocol import Memory, SequenceModel
 
 Fate = Literal["kept", "ended", "dropped"]
@@ -123,7 +123,7 @@ def search(
     limits: Sequence[int],
     beam: Beam,
     *,
-    signs: Signs = TARGET,
+    signs: SpecialTokens = TARGET,
     device: torch.device | str = "cpu",
     memory: Memory | None = None,
     over: Event | None = None,
@@ -139,10 +139,12 @@ def search(
     if min(limits) < 1:
         raise RegardError(f"a search needs room for a token, not a limit of {min(limits)}")
     room = max(len(prompt) + most for prompt, most in zip(prompts, limits, strict=True))
-    watch = beam.attention or beam.coverage_penalty > 0
-    prefix = Prefix.read(model, prompts, room, device, memory, watch=watch)
+    return_attention = beam.attention or beam.coverage_penalty > 0
+    prefix = DecoderSession.read(
+        model, prompts, room, device, memory, return_attention=return_attention
+    )
     found = _Search(prefix, beam, signs, limits)
-    if watch:
+    if return_attention:
         found.look_back([len(prompt) for prompt in prompts], memory)
     return found.run(over)
 
@@ -150,7 +152,9 @@ def search(
 class _Search:
     """Many rows, each with as many slots, in one state."""
 
-    def __init__(self, prefix: Prefix, beam: Beam, signs: Signs, limits: Sequence[int]) -> None:
+    def __init__(
+        self, prefix: DecoderSession, beam: Beam, signs: SpecialTokens, limits: Sequence[int]
+    ) -> None:
         self.prefix, self.beam, self.signs = prefix, beam, signs
         self.rows = [Row(number, limit) for number, limit in enumerate(limits)]
         self.open = list(self.rows)
@@ -171,13 +175,13 @@ class _Search:
 
     def look_back(self, lengths: Sequence[int], memory: Memory | None) -> None:
         """Keep how forced tokens looked at the source, and which of its positions are real."""
-        seen = self.prefix.state.seen
+        seen = self.prefix.state.attention
         assert seen is not None
         assert memory is not None
         looks = attended(seen)  # (rows, longest, positions)
         self.forced = [look[: length - 1] for look, length in zip(looks, lengths, strict=True)]
         self.covered = torch.stack([look.sum(0) for look in self.forced])
-        span = Span.of(len(lengths), 1, looks.shape[-1], looks.device)
+        span = QueryKeyRange.of(len(lengths), 1, looks.shape[-1], looks.device)
         table = torch.ones(1, 1, span.keys, dtype=torch.bool, device=looks.device)
         table = table if memory.mask is None else fitting(memory.mask, span)
         self.real = table[:, 0].expand(len(lengths), -1)
@@ -228,14 +232,14 @@ class _Search:
         logprobs = log_probabilities(logits)
         if len(self.banned):
             logprobs[:, self.banned] = -torch.inf
-        values, indices = largest(logprobs, each)  # (rows · slots, each)
+        values, indices = stable_topk(logprobs, each)  # (rows · slots, each)
         check_numbers(values)
         scores = [row.scores for row in self.open]
         so_far = torch.tensor(scores, dtype=logits.dtype, device=logits.device)
         total = values.view(rows, slots, each) + so_far[..., None]
         order = torch.tensor([row.ranking for row in self.open], device=logits.device)
         by_rank = order[..., None].expand(-1, -1, each)  # (rows, slots, each)
-        best, places = largest(total.gather(1, by_rank).flatten(1), wanted)  # (rows, wanted)
+        best, places = stable_topk(total.gather(1, by_rank).flatten(1), wanted)  # (rows, wanted)
         tokens = indices.view(rows, slots, each).gather(1, by_rank).flatten(1).gather(1, places)
         return best.tolist(), order.gather(1, places // each).tolist(), tokens.tolist()
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from regard.decoding.attention_weights import attended
 from regard.decoding.sampling import log_probabilities
-from regard.decoding.text_model import Speaker
+from regard.decoding.text_model import TextModel
 from regard.errors import RegardError
 from regard.families.registry import Config, Writer
 from regard.models.masks import Mask
@@ -39,13 +39,13 @@ class States:
         return self.parts[0].rows
 
     @property
-    def seen(self) -> Tensor | None:
+    def attention(self) -> Tensor | None:
         """How the newest tokens looked at the source: (rows, 1, 1, new, source positions).
 
         Layers and heads of different members have nothing to do with one another: what each member
         attended to, then the mean over the members.
         """
-        looks = [part.seen for part in self.parts]
+        looks = [part.attention for part in self.parts]
         means = [attended(look)[:, None, None] for look in looks if look is not None]
         return torch.stack(means).mean(0) if len(means) == len(looks) else None
 
@@ -53,9 +53,9 @@ class States:
         for part in self.parts:
             part.reorder(rows)
 
-    def undo(self, counts: Sequence[int]) -> None:
+    def rollback(self, counts: Sequence[int]) -> None:
         for part in self.parts:
-            part.undo(counts)
+            part.rollback(counts)
 
     def free(self) -> None:
         for part in self.parts:
@@ -110,9 +110,11 @@ class Ensemble(nn.Module):
         parts = tuple(member.encode(source, lengths, mask) for member in self.writers)
         return Memories(parts[0].values, parts[0].mask, parts=parts)
 
-    def start(self, rows: int, room: int, *, watch: bool = False) -> States:
+    def start(self, rows: int, room: int, *, return_attention: bool = False) -> States:
         """An empty state of every member."""
-        return States([member.start(rows, room, watch=watch) for member in self.writers])
+        return States(
+            [member.start(rows, room, return_attention=return_attention) for member in self.writers]
+        )
 
     @property
     def writers(self) -> list[Writer]:
@@ -132,7 +134,7 @@ class Ensemble(nn.Module):
         return given.parts
 
 
-def together(speakers: Sequence[Speaker], names: Sequence[str]) -> Speaker:
+def together(speakers: Sequence[TextModel], names: Sequence[str]) -> TextModel:
     """Speakers of the same words as one, who says what all expect in the mean; names for errors."""
     if not speakers:
         raise RegardError("an ensemble needs at least one model")

@@ -13,24 +13,24 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from regard.decoding.decode_batch import Row, Token, Writing, logprobs, most_probable
-from regard.decoding.sampling import Columns, distribution, draw
-from regard.decoding.session import Prefix, closed_up
-from regard.decoding.settings import TEXT, Sampling, Signs
+from regard.decoding.decode_batch import DecodeBatch, Row, Token, logprobs, most_probable
+from regard.decoding.sampling import SamplingBatch, distribution, draw
+from regard.decoding.session import DecoderSession, closed_up
+from regard.decoding.settings import TEXT, Sampling, SpecialTokens
 from regard.errors import RegardError
 from regard.models.protocol import Memory, SequenceModel
 
 
 @dataclass
 class Speculation:
-    """Rows that are written as by `Writing`, several tokens a step.
+    """Rows that are written as by `DecodeBatch`, several tokens a step.
 
     Between steps the model has taken in all of a row but its last token, the draft all but the last
     two, as far as it reaches: so both take back as many, and neither is called for a token more.
     """
 
-    writing: Writing  # the model's side, and the rows
-    draft: Prefix
+    writing: DecodeBatch  # the model's side, and the rows
+    draft: DecoderSession
     texts: dict[int, list[int]]  # by the row's number: its prompt and what is written
     reach: int  # positions of the draft; a row that is longer gets no proposals
     ahead: int  # proposals a step
@@ -47,7 +47,7 @@ class Speculation:
         asked: Sequence[Sampling],
         *,
         context: int,
-        signs: Signs = TEXT,
+        signs: SpecialTokens = TEXT,
         device: torch.device | str = "cpu",
         memory: Memory | None = None,
         draft_memory: Memory | None = None,
@@ -55,7 +55,7 @@ class Speculation:
         ahead: int = 4,
         draft_context: int | None = None,
     ) -> "Speculation":
-        """Read the prompts with both; see `Writing.begin`.
+        """Read the prompts with both; see `DecodeBatch.begin`.
 
         `draft_context` is as many positions as the draft has, if they are fewer than the model's
         `context`.
@@ -63,7 +63,7 @@ class Speculation:
         if not isinstance(ahead, int) or isinstance(ahead, bool) or ahead < 1:
             raise RegardError(f"a draft proposes at least one token at a time, not {ahead!r:.40}")
         _check_words(_words(model), _words(draft))  # before the draft meets ids it does not know
-        writing = Writing.begin(
+        writing = DecodeBatch.begin(
             model,
             prompts,
             asked,
@@ -79,9 +79,9 @@ class Speculation:
         ends = (len(texts[row.number]) + row.most for row in writing.rows)
         longest = max((*map(len, prompts), *ends))
         beginnings = [list(prompt)[:reach] for prompt in prompts]
-        drafted = Prefix.read(draft, beginnings, min(reach, longest), device, draft_memory)
+        drafted = DecoderSession.read(draft, beginnings, min(reach, longest), device, draft_memory)
         _check_words(writing.prefix.logits.shape[-1], drafted.logits.shape[-1])
-        drafted.state.undo([1] * len(prompts))
+        drafted.state.rollback([1] * len(prompts))
         drafted.reorder(copies)
         return cls(writing, drafted, texts, reach, ahead)
 
@@ -137,7 +137,7 @@ class Speculation:
             # Each call reads the burst from its beginning: a state need not be able to forget more
             # than its last call. It costs little (regard-4, one core: 6.8 ms for one token, 8.5 for
             # five).
-            self.draft.state.undo(taken)
+            self.draft.state.rollback(taken)
             read = [[*unread[i], *proposals[i][: wanted[i] - 1]] for i in range(len(rows))]
             taken = [len(row) for row in read]
             logits = _some(self.draft.take(read, last=True)[:, 0], going)  # (going, vocabulary)
@@ -201,8 +201,8 @@ class Speculation:
             if not going:
                 break
         refused = [len(p) - count for p, count in zip(proposals, accepted, strict=True)]
-        self.writing.prefix.state.undo(refused)
-        self.draft.state.undo(refused)
+        self.writing.prefix.state.rollback(refused)
+        self.draft.state.rollback(refused)
         self.proposed += sum(map(len, proposals))
         self.accepted += sum(accepted)
         return written
@@ -237,12 +237,12 @@ class Speculation:
         """Whether nothing has to be weighed or drawn."""
         return all(row.asked.plain for row in self.writing.rows)
 
-    def _columns(self, going: Sequence[int]) -> Columns:
+    def _columns(self, going: Sequence[int]) -> SamplingBatch:
         columns = self.writing.columns
         return columns if len(going) == len(self.writing.rows) else columns.kept(going)
 
 
-def _guessing(logits: Tensor, columns: Columns) -> Tensor:
+def _guessing(logits: Tensor, columns: SamplingBatch) -> Tensor:
     """A draft's logits (rows, vocabulary), all alike where it has no token to propose.
 
     The model, which judges any proposal, may well know one.

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from regard.data.builtin.scenes import write_folder
 from regard.data.builtin.tasks import Part
-from regard.data.feeds.images import Captions, Pictures, workers_for
-from regard.data.progress import Stages
+from regard.data.feeds.images import ImageFeed, Pictures, workers_for
+from regard.data.progress import Progress
 from regard.data.readers.captions import (
     Captioned,
     CaptionTexts,
@@ -17,11 +17,11 @@ from regard.data.readers.captions import (
     encode_firsts,
     gather_captions,
 )
-from regard.data.readers.texts import Progress
+from regard.data.readers.texts import Advance
 from regard.errors import RegardError
 from regard.families.data.vocabularies import learned, vocabulary_for
 from regard.models.captioner.config import CaptionConfig
-from regard.runs.resolve import Made
+from regard.runs.resolve import PreparedData
 from regard.runs.stored_run import config_for
 from regard.storage import cache_folder, no_room, size
 from regard.text.tokenizer import Kind, Tokenizer
@@ -52,7 +52,7 @@ def kept_scenes(count: int, seed: int, part: Part, pixels: int, told: int = 0) -
     return folder
 
 
-def images_of(settings: Settings, progress: Progress | None = None) -> CaptionTexts:
+def images_of(settings: Settings, progress: Advance | None = None) -> CaptionTexts:
     """The images with captions that some settings name, in two parts."""
     data, config = settings.data, settings.model.config()
     assert isinstance(config, CaptionConfig)
@@ -71,7 +71,7 @@ def images_of(settings: Settings, progress: Progress | None = None) -> CaptionTe
     return gather_captions(data.train[0], valid_list, data.held_out, progress)
 
 
-def prepared(settings: Settings, stages: Stages, known: Sequence[Tokenizer]) -> Made:
+def prepared(settings: Settings, stages: Progress, known: Sequence[Tokenizer]) -> PreparedData:
     """Read the images' list, learn the captions' tokens, and make what a run is fed with."""
     data, wanted = settings.data, settings.tokenizer
     with stages.stage("looking at images") as progress:
@@ -103,12 +103,12 @@ def prepared(settings: Settings, stages: Stages, known: Sequence[Tokenizer]) -> 
         raise RegardError("every caption was left out; raise data.longest")
     tokens = sum(len(ids) - 1 for ids in train.targets)
 
-    def feed(step: int) -> Captions:
+    def feed(step: int) -> ImageFeed:
         rows = max(1, round(step * len(train) / tokens))  # of the usual length
         seed, augment = settings.training.seed, data.augment
-        return Captions(train, valid, pictures, rows, seed, augment, texts.valid)
+        return ImageFeed(train, valid, pictures, rows, seed, augment, texts.valid)
 
-    return Made(
+    return PreparedData(
         replace(settings, tokenizer=wanted, data=replace(data, longest=longest)),
         config,
         feed,

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from regard.data.progress import Stages
+from regard.data.progress import Progress
 from regard.data.readers.texts import Texts
 from regard.errors import RegardError
 from regard.storage import cache_folder, no_room, replacing
@@ -36,7 +36,7 @@ def is_tokenised(settings: TokenizerSettings) -> bool | None:
 
 
 def tokenizer_for(
-    settings: TokenizerSettings, texts: Texts, stages: Stages, lines: bool = False
+    settings: TokenizerSettings, texts: Texts, stages: Progress, lines: bool = False
 ) -> Tokenizer:
     """The tokenizer named in a file, or one learned from the training part, kept for next time.
 
@@ -48,7 +48,11 @@ def tokenizer_for(
     if tokenised is None:
         tokenised = looks_tokenised(beginning(texts.texts("train", LEARN_FROM))[0])
     # What is not asked for is not named, so that a tokenizer from before it could be is found.
-    asked = {"lines": lines, "tokenised": tokenised, f"least {settings.least}": settings.least > 0}
+    asked = {
+        "lines": lines,
+        "tokenised": tokenised,
+        f"least {settings.min_frequency}": settings.min_frequency > 0,
+    }
     name = " ".join(
         [f"1 {settings.kind} {settings.vocabulary} {texts.digest}", *(n for n in asked if asked[n])]
     )
@@ -64,7 +68,7 @@ def tokenizer_for(
             texts.texts("train", LEARN_FROM),
             settings.vocabulary,
             progress,
-            least=settings.least,
+            min_frequency=settings.min_frequency,
             tokenised=tokenised,
             lines=lines,
         )
@@ -88,8 +92,10 @@ def learned(
     if wanted.file:
         return Tokenizer.load(Path(wanted.file))
     assert wanted.kind != "auto"
-    tokenised, least = is_tokenised(wanted), wanted.least
-    return learn(wanted.kind, texts, wanted.vocabulary, progress, least=least, tokenised=tokenised)
+    tokenised, least = is_tokenised(wanted), wanted.min_frequency
+    return learn(
+        wanted.kind, texts, wanted.vocabulary, progress, min_frequency=least, tokenised=tokenised
+    )
 
 
 def _known(kept: Path) -> Tokenizer | None:

@@ -66,10 +66,10 @@ class BagConfig:
         return self
 
 
-class Told:
+class LabelState:
     """What a bag's label needs between steps: its logits, and how many tokens stand already."""
 
-    seen: Tensor | None = None  # it looks at all words alike
+    attention: Tensor | None = None  # it looks at all words alike
 
     def __init__(self, rows: int) -> None:
         self.counts = [0] * rows  # tokens of each row
@@ -94,7 +94,7 @@ class Told:
         if self.labels is not None:
             self.labels = self.labels[torch.tensor(wanted, device=self.labels.device)]
 
-    def undo(self, counts: Sequence[int]) -> None:
+    def rollback(self, counts: Sequence[int]) -> None:
         """Row r forgets its last `counts[r]` tokens, of those that came with the last call."""
         taken, there = forgotten(counts, self.undoable), self.undoable
         self.counts = [count - less for count, less in zip(self.counts, taken, strict=True)]
@@ -174,15 +174,17 @@ class Bag(nn.Module):
         ends[END] = 0.0
         return torch.where((places <= 0)[..., None], labels, ends)
 
-    def start(self, rows: int, room: int, *, watch: bool = False) -> State:
+    def start(self, rows: int, room: int, *, return_attention: bool = False) -> State:
         """An empty state; it needs the same little room for any length."""
-        if watch:
-            raise RegardError("a bag looks at all its words alike, so there is nothing to watch")
+        if return_attention:
+            raise RegardError(
+                "a bag looks at all its words alike, so there is no attention to return"
+            )
         if rows < 1 or room < 1:
             raise RegardError(f"a state needs rows and room, not {rows} rows × {room} tokens")
-        return Told(rows)
+        return LabelState(rows)
 
-    def _labels(self, held: Told | None, memory: Memory | None, rows: int) -> Tensor:
+    def _labels(self, held: LabelState | None, memory: Memory | None, rows: int) -> Tensor:
         """The label's logits (rows, 1, vocabulary): what the state holds, or the memory."""
         if held is not None and held.labels is not None:
             if memory is not None and memory is not held.memory:
@@ -198,10 +200,10 @@ class Bag(nn.Module):
             )
         return memory.values
 
-    def _mine(self, state: State | None, rows: int) -> Told | None:
+    def _mine(self, state: State | None, rows: int) -> LabelState | None:
         if state is None:
             return None
-        if not isinstance(state, Told):
+        if not isinstance(state, LabelState):
             raise RegardError("the state is another model's; start one with this model")
         if state.rows != rows:
             raise RegardError(f"the state has {state.rows} rows, the tokens have {rows}")

@@ -30,8 +30,8 @@ class CaptionConfig:
     context: int = 64  # tokens of a caption, its end included
     picture: int = 64  # pixels of a side
     patch: int = 8  # pixels of a side that one place of the grid stands for
-    eye: Eye = "cnn"
-    hand: Hand = "transformer"
+    encoder: Eye = "cnn"
+    decoder: Hand = "transformer"
     encoder_layers: int = 2  # cnn: residual blocks for each halving; patches: of the Transformer
     layers: int = 3  # of the decoder: to name what is left of another thing takes two looks
     width: int = 128
@@ -40,7 +40,7 @@ class CaptionConfig:
 
     def __post_init__(self) -> None:
         problems = Problems("model settings")
-        for name, known in (("eye", get_args(Eye)), ("hand", get_args(Hand))):
+        for name, known in (("encoder", get_args(Eye)), ("decoder", get_args(Hand))):
             value = getattr(self, name)
             fits = value in known
             problems.require(fits, f"{name} cannot be {value!r}; {nearest(str(value), known)}")
@@ -60,7 +60,7 @@ class CaptionConfig:
         """Settings that are fine each but not together."""
         problems = Problems("model settings")
         power = self.patch >= 2 and self.patch & (self.patch - 1) == 0
-        if self.eye == "cnn":
+        if self.encoder == "cnn":
             problems.require(power, f"patch must be a power of 2 for a cnn, not {self.patch}")
         problems.require(
             self.picture % self.patch == 0,
@@ -80,7 +80,7 @@ class CaptionConfig:
     @property
     def writes_with(self) -> TransformerConfig | RecurrentConfig:
         """The decoder's own settings; of an LSTM, those of what is recurrent in it."""
-        if self.hand == "lstm":
+        if self.decoder == "lstm":
             return RecurrentConfig(
                 kind="encoder-decoder",
                 vocabulary=self.vocabulary,

@@ -14,16 +14,16 @@ from torch import Tensor, nn
 from regard.errors import RegardError
 from regard.models.kernels.dropout import Dropout
 from regard.models.kernels.linear import Linear
-from regard.models.masks import Overlay
+from regard.models.masks import AttentionMask
 from regard.models.protocol import Memory
 from regard.models.recurrent.cells import LSTM, Held
 from regard.models.recurrent.config import RecurrentConfig
 from regard.models.recurrent.layers import Head, initialise, unmixed
 from regard.models.recurrent.model import Recurrent
-from regard.models.recurrent.state import HiddenState, Remembered, Sighted
+from regard.models.recurrent.state import HiddenState, RecurrentState, Sighted
 from regard.models.transformer.attention import Attention, KeysValues
 from regard.models.transformer.blocks import FeedForward, norm
-from regard.models.transformer.cache import Reading
+from regard.models.transformer.cache import CrossAttentionCache
 from regard.models.transformer.config import TransformerConfig
 from regard.models.validation import check_same, checked_memory
 
@@ -46,7 +46,7 @@ class Looking(nn.Module):
         held: Held,
         counts: Sequence[int] | None,
         source: KeysValues,
-        over: Overlay,
+        over: AttentionMask,
         seen: list[Tensor] | None,
     ) -> tuple[Tensor, Held]:
         """x (rows, new, width) -> the same shape, and what the LSTM remembers."""
@@ -56,7 +56,7 @@ class Looking(nn.Module):
         return x + self.dropout(self.feedforward(self.feedforward_norm(x))), held
 
 
-class LSTMHand(Recurrent):
+class LSTMDecoder(Recurrent):
     """A recurrent decoder alone; `parts` says what stands between its LSTMs."""
 
     def __init__(self, config: RecurrentConfig, parts: TransformerConfig) -> None:
@@ -81,25 +81,25 @@ class LSTMHand(Recurrent):
         values = memory.values.to(self.start_with.weight.dtype)
         with unmixed(values):
             layers = tuple(cast(Looking, layer).cross.read(values) for layer in self.decoder)
-        return Reading(memory, memory.mask, layers)
+        return CrossAttentionCache(memory, memory.mask, layers)
 
-    def _first(self, rows: int, source: Sighted | None) -> Remembered:
+    def _first(self, rows: int, source: Sighted | None) -> RecurrentState:
         assert source is not None
         assert source.memory.whole is not None
         whole = source.memory.whole.to(self.start_with.weight.dtype)  # (rows, width)
         with unmixed(whole):
             begun = torch.tanh(self.start_with(whole)).chunk(len(self.decoder), dim=-1)
-        return Remembered(tuple(layer.chunk(LSTM.parts, dim=-1) for layer in begun))
+        return RecurrentState(tuple(layer.chunk(LSTM.parts, dim=-1) for layer in begun))
 
     def _pass(
         self,
         x: Tensor,
-        before: Remembered,
+        before: RecurrentState,
         source: Sighted | None,
         counts: Sequence[int] | None,
         seen: list[Tensor] | None,
-    ) -> tuple[Tensor, Remembered]:
-        assert isinstance(source, Reading)
+    ) -> tuple[Tensor, RecurrentState]:
+        assert isinstance(source, CrossAttentionCache)
         assert source.layers is not None
         over = source.overlay(x.shape[1])
         x, found = x.to(self.start_with.weight.dtype) * self.config.width**0.5, []
@@ -107,7 +107,7 @@ class LSTMHand(Recurrent):
         for layer, held, read in layers:
             x, after = layer(x, held, counts, read, over, seen)
             found.append(after)
-        return self.norm(x), Remembered(tuple(found))
+        return self.norm(x), RecurrentState(tuple(found))
 
     def _seen(self, seen: Sequence[Tensor]) -> Tensor:
         return torch.stack(list(seen), dim=1)  # each (rows, heads, new, places), one a layer

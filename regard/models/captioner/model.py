@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from regard.errors import RegardError
 from regard.models.captioner.config import CaptionConfig
-from regard.models.captioner.lstm_decoder import LSTMHand
+from regard.models.captioner.lstm_decoder import LSTMDecoder
 from regard.models.captioner.vision import Grid, Patches
 from regard.models.initialisation import initialise
 from regard.models.masks import Mask
@@ -23,7 +23,7 @@ from regard.models.transformer.model import SourceDecoder
 from regard.models.validation import Lengths
 
 
-class TransformerHand(SourceDecoder):
+class TransformerDecoder(SourceDecoder):
     """A Transformer's decoder alone."""
 
     def __init__(self, config: TransformerConfig) -> None:
@@ -40,18 +40,18 @@ class Captioner(Network):
         self.config = config.resolved()
         size, patch, layers = config.picture, config.patch, config.encoder_layers
         self.eye: Grid | Patches
-        if config.eye == "cnn":
+        if config.encoder == "cnn":
             self.eye = Grid(size, patch, config.width, layers)
         else:
             reads = replace(config.reads_with, positions="none")  # a place is its own vector
             self.eye = Patches(size, patch, reads, layers)
             initialise(self.eye, reads.resolved())
         writes = config.writes_with
-        self.hand: LSTMHand | TransformerHand
+        self.hand: LSTMDecoder | TransformerDecoder
         if isinstance(writes, RecurrentConfig):
-            self.hand = LSTMHand(writes, config.reads_with.resolved())
+            self.hand = LSTMDecoder(writes, config.reads_with.resolved())
         else:
-            self.hand = TransformerHand(writes)
+            self.hand = TransformerDecoder(writes)
 
     @property
     def embed(self) -> nn.Module:
@@ -89,6 +89,6 @@ class Captioner(Network):
         """The hand's last hidden vectors (rows, new, width)."""
         return self.hand.hidden(tokens, memory, state, lengths=lengths, mask=mask)
 
-    def start(self, rows: int, room: int, *, watch: bool = False) -> State:
+    def start(self, rows: int, room: int, *, return_attention: bool = False) -> State:
         """An empty state of the hand."""
-        return self.hand.start(rows, room, watch=watch)
+        return self.hand.start(rows, room, return_attention=return_attention)

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from regard.errors import RegardError
 from regard.models.kernels.linear import Linear
-from regard.models.masks import Span
+from regard.models.masks import QueryKeyRange
 from regard.models.transformer.blocks import Stack
 from regard.models.transformer.config import TransformerConfig
 from regard.models.transformer.positions import sinusoid
@@ -113,4 +113,4 @@ class Patches(nn.Module):
         cut = F.unfold(x, self.patch, stride=self.patch)  # (rows, 3 · patch², places)
         y = self.embed(cut.transpose(1, 2)) + self.places
         rows, places = y.shape[:2]
-        return self.encoder(y, Span.of(rows, places, places, y.device), None)
+        return self.encoder(y, QueryKeyRange.of(rows, places, places, y.device), None)

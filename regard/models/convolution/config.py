@@ -13,11 +13,11 @@ LARGEST = {
     "encoder_layers": 128,
     "width": 1 << 16,
     "kernel": 1 << 10,
-    "growth": 8,
-    "cycle": 128,
+    "dilation_growth": 8,
+    "dilation_cycle": 128,
     "heads": 1 << 10,
 }
-MAY_BE_0 = ("source_vocabulary", "encoder_layers", "cycle")
+MAY_BE_0 = ("source_vocabulary", "encoder_layers", "dilation_cycle")
 FARTHEST = 1 << 16  # tokens; a state holds as many vectors, of width 256 in 64 MB a row
 
 
@@ -34,8 +34,8 @@ class ConvolutionConfig:
     encoder_layers: int = 0  # 0: as many as layers
     width: int = 256  # channels of every layer
     kernel: int = 3  # positions that a layer looks at
-    growth: int = 1  # of the gaps between them from layer to layer; 2: 1, 2, 4, …
-    cycle: int = 0  # layers behind which the gaps begin at 1 again; 0: never
+    dilation_growth: int = 1  # of the gaps between them from layer to layer; 2: 1, 2, 4, …
+    dilation_cycle: int = 0  # layers behind which the gaps begin at 1 again; 0: never
     heads: int = 1  # of attention to a source
     tied: bool = True  # output matrix = embedding
     dropout: float = 0.0  # of embeddings and of what layers add
@@ -88,7 +88,7 @@ class ConvolutionConfig:
     @property
     def gaps(self) -> tuple[int, ...]:
         """How far apart the positions are that each layer of the decoder looks at."""
-        return gaps(self.layers, self.growth, self.cycle)
+        return gaps(self.layers, self.dilation_growth, self.dilation_cycle)
 
     @property
     def reach(self) -> int:
@@ -101,7 +101,7 @@ class ConvolutionConfig:
         return self._reach(self.encoder_layers or self.layers)
 
     def _reach(self, layers: int) -> int:
-        return 1 + (self.kernel - 1) * sum(gaps(layers, self.growth, self.cycle))
+        return 1 + (self.kernel - 1) * sum(gaps(layers, self.dilation_growth, self.dilation_cycle))
 
     def resolved(self) -> "ConvolutionConfig":
         """Nothing left open."""

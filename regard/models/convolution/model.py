@@ -17,11 +17,11 @@ from regard.models.convolution.config import ConvolutionConfig, gaps
 from regard.models.convolution.state import LastInputs
 from regard.models.kernels.dropout import Dropout
 from regard.models.kernels.linear import Linear, product
-from regard.models.masks import Mask, Overlay, Padding
+from regard.models.masks import AttentionMask, Mask, Padding
 from regard.models.network import Network
 from regard.models.protocol import Memory, State
 from regard.models.transformer.attention import Attention
-from regard.models.transformer.cache import Reading
+from regard.models.transformer.cache import CrossAttentionCache
 from regard.models.transformer.positions import sinusoid
 from regard.models.validation import (
     Lengths,
@@ -92,9 +92,9 @@ class Looking(nn.Module):
         self,
         x: Tensor,
         held: Tensor | None,
-        reading: Reading,
+        reading: CrossAttentionCache,
         layer: int,
-        over: Overlay,
+        over: AttentionMask,
         seen: list[Tensor] | None,
     ) -> tuple[Tensor, Tensor]:
         """x (rows, new, width) -> the same shape, and all inputs of the convolution."""
@@ -168,14 +168,14 @@ class Convolution(Network):
             held.take(joined, [new] * rows if counts is None else counts.tolist())
         return self.head.norm(x)
 
-    def start(self, rows: int, room: int, *, watch: bool = False) -> LastInputs:
+    def start(self, rows: int, room: int, *, return_attention: bool = False) -> LastInputs:
         """An empty state; it needs the same room for any length."""
-        if watch and self.config.kind == "decoder":
-            raise RegardError("this model reads no source, so there is nothing to watch")
+        if return_attention and self.config.kind == "decoder":
+            raise RegardError("this model reads no source, so there is no attention to return")
         check_room(rows, room)
         weight, width = self.embed.tokens.weight, self.config.width
         blank = [weight.new_zeros(rows, part.reach, width) for part in self._convolutions()]
-        return LastInputs(self.config, blank, watch=watch)
+        return LastInputs(self.config, blank, return_attention=return_attention)
 
     def _convolutions(self) -> list[Gated]:
         """Those of the decoder."""
@@ -230,7 +230,7 @@ class ConvolutionEncoderDecoder(Convolution):
         config = self.config
         separate = config.source_vocabulary
         self.source_embed = Embedding(config, separate) if separate else None
-        ahead = gaps(config.encoder_layers, config.growth, config.cycle)
+        ahead = gaps(config.encoder_layers, config.dilation_growth, config.dilation_cycle)
         self.encoder = nn.ModuleList(Gated(config, gap, causal=False) for gap in ahead)
         self.encoder_norm = nn.LayerNorm(config.width)
         self.decoder = nn.ModuleList(Looking(config, gap) for gap in config.gaps)
@@ -268,7 +268,7 @@ class ConvolutionEncoderDecoder(Convolution):
     ) -> tuple[Tensor, list[Tensor]]:
         reading = self._reading(state, memory, len(tokens))
         over = reading.overlay(tokens.shape[1])
-        seen: list[Tensor] | None = [] if state is not None and state.watch else None
+        seen: list[Tensor] | None = [] if state is not None and state.return_attention else None
         x, joined = self.embed(tokens, self._places(tokens, state)), []
         held: Sequence[Tensor | None] = [None] * len(self.decoder)
         if state is not None:
@@ -278,7 +278,7 @@ class ConvolutionEncoderDecoder(Convolution):
             joined.append(inputs)
         if state is not None:
             state.reading = reading
-            state.seen = torch.stack(seen, dim=1) if seen else None
+            state.attention = torch.stack(seen, dim=1) if seen else None
         return x, joined
 
     def _places(self, tokens: Tensor, state: LastInputs | None) -> Tensor:
@@ -288,7 +288,9 @@ class ConvolutionEncoderDecoder(Convolution):
             return new[None]
         return torch.tensor(state.lengths, device=tokens.device)[:, None] + new
 
-    def _reading(self, state: LastInputs | None, memory: Memory | None, rows: int) -> Reading:
+    def _reading(
+        self, state: LastInputs | None, memory: Memory | None, rows: int
+    ) -> CrossAttentionCache:
         """The source as the decoder sees it: what the state holds, or from the memory."""
         held = state.reading if state is not None else None
         if held is not None:
@@ -298,9 +300,9 @@ class ConvolutionEncoderDecoder(Convolution):
         if memory.values.shape[-1] != self.config.width:
             raise RegardError("the source was read by another model; read it with this one")
         if state is None:
-            return Reading(memory, memory.mask)
+            return CrossAttentionCache(memory, memory.mask)
         layers = tuple(cast(Looking, one).cross.read(memory.values) for one in self.decoder)
-        return Reading(memory, memory.mask, layers)
+        return CrossAttentionCache(memory, memory.mask, layers)
 
 
 @torch.no_grad()

@@ -8,20 +8,20 @@ from torch import Tensor
 from regard.errors import RegardError
 from regard.models.convolution.config import ConvolutionConfig
 from regard.models.protocol import chosen_rows, forgotten
-from regard.models.transformer.cache import Reading
+from regard.models.transformer.cache import CrossAttentionCache
 
 
 class LastInputs:
     """For `rows` sequences, of each layer as many inputs as its next output looks back at."""
 
     def __init__(
-        self, config: ConvolutionConfig, held: Sequence[Tensor], *, watch: bool = False
+        self, config: ConvolutionConfig, held: Sequence[Tensor], *, return_attention: bool = False
     ) -> None:
         """`held` (rows, reach of the layer, width) for each layer, zeros where nothing was read."""
-        self.config, self.watch = config, watch
+        self.config, self.return_attention = config, return_attention
         self.held = list(held)
-        self.reading: Reading | None = None  # the source's keys and values, once read
-        self.seen: Tensor | None = None  # see the protocol
+        self.reading: CrossAttentionCache | None = None  # the source's keys and values, once read
+        self.attention: Tensor | None = None  # see the protocol
         self.lengths = [0] * len(held[0])  # tokens read by each row
         self.undoable = [0] * len(held[0])  # those that came with the last call
         self._joined: list[Tensor] = []  # what was held before the last call, and its inputs
@@ -65,23 +65,23 @@ class LastInputs:
         self._joined = [tensor[index] for tensor in self._joined]
         self.lengths = [self.lengths[row] for row in wanted]
         self.undoable = [self.undoable[row] for row in wanted]
-        self.seen = None
+        self.attention = None
         self.reading = self.reading and self.reading.reorder(wanted)
 
-    def undo(self, counts: Sequence[int]) -> None:
+    def rollback(self, counts: Sequence[int]) -> None:
         """Row r forgets its last `counts[r]` tokens, of those that came with the last call."""
         taken = forgotten(counts, self.undoable)
         if not any(taken):
             return
         self.lengths = [held - less for held, less in zip(self.lengths, taken, strict=True)]
         self.undoable = [there - less for there, less in zip(self.undoable, taken, strict=True)]
-        self.seen = None
+        self.attention = None
         self._cut()
 
     def free(self) -> None:
         """Give the memory back; the state must not be used again."""
         self.held, self._joined, self.lengths, self.undoable = [], [], [], []
-        self.reading, self.seen = None, None
+        self.reading, self.attention = None, None
 
     def check(self, config: ConvolutionConfig, rows: int, like: Tensor) -> None:
         """Refuse a state that does not fit a model of such weights, or its tokens."""

@@ -73,7 +73,7 @@ def _listed(value: object) -> bool:
 class LastTokens:
     """What an n-gram remembers: as many tokens as its order needs, back to a beginning."""
 
-    seen: Tensor | None = None  # it reads no source
+    attention: Tensor | None = None  # it reads no source
 
     def __init__(self, rows: int, keep: int) -> None:
         self.keep = keep
@@ -101,7 +101,7 @@ class LastTokens:
         self.texts = [list(self.texts[row]) for row in wanted]
         self.undoable = [list(self.undoable[row]) for row in wanted]
 
-    def undo(self, counts: Sequence[int]) -> None:
+    def rollback(self, counts: Sequence[int]) -> None:
         """Row r forgets its last `counts[r]` tokens, of those that came with the last call."""
         taken = forgotten(counts, [len(tokens) for tokens in self.undoable])
         for row, count in enumerate(taken):
@@ -190,10 +190,10 @@ class NGram(nn.Module):
     ) -> Memory:
         raise RegardError("an n-gram reads no source; give it tokens only")
 
-    def start(self, rows: int, room: int, *, watch: bool = False) -> State:
+    def start(self, rows: int, room: int, *, return_attention: bool = False) -> State:
         """An empty state; it needs the same little room for any length."""
-        if watch:
-            raise RegardError("an n-gram reads no source, so there is nothing to watch")
+        if return_attention:
+            raise RegardError("an n-gram reads no source, so there is no attention to return")
         if rows < 1 or room < 1:
             raise RegardError(f"a state needs rows and room, not {rows} rows × {room} tokens")
         return LastTokens(rows, self.table.order - 1)

@@ -18,7 +18,7 @@ LARGEST = {
 }
 FOR_PAIRS = {  # what a language model has no use for, and how it is left out
     "attention": "none",
-    "feeding": False,
+    "input_feeding": False,
     "bidirectional": True,
     "source_vocabulary": 0,
     "encoder_layers": 0,
@@ -43,7 +43,7 @@ class RecurrentConfig:
     hidden: int = 0  # of cells; 0: width. The encoder's directions have half of it each
     bidirectional: bool = True  # the encoder reads from both ends
     attention: Attention = "none"  # none: the decoder has one vector of the source (M6)
-    feeding: bool = False  # steps read what attention gave before; without it, the one vector
+    input_feeding: bool = False  # steps read what attention gave before; without it, the one vector
     tied: bool = True  # output matrix = embedding
     dropout: float = 0.0  # of embeddings, between layers and of outputs
     input_dropout: float = -1.0  # of embeddings; -1: dropout
@@ -65,7 +65,7 @@ class RecurrentConfig:
             problems.require(
                 fits, f"{name} must be a whole number from {least} to {most:,}, not {value!r}"
             )
-        for name in ("bidirectional", "feeding", "tied", "variational"):
+        for name in ("bidirectional", "input_feeding", "tied", "variational"):
             value = getattr(self, name)
             problems.require(isinstance(value, bool), f"{name} must be true or false")
         for name in SHARES:

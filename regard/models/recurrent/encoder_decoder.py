@@ -13,13 +13,19 @@ from torch import Tensor, nn
 from regard.errors import RegardError
 from regard.models.kernels.dropout import dropout
 from regard.models.kernels.linear import Linear
-from regard.models.masks import Mask, Overlay, Padding
+from regard.models.masks import AttentionMask, Mask, Padding
 from regard.models.protocol import Memory
 from regard.models.recurrent.cells import CELLS, Cell
 from regard.models.recurrent.config import RecurrentConfig
 from regard.models.recurrent.layers import Embedding, Head, Layers, dropped, initialise, unmixed
 from regard.models.recurrent.model import Recurrent
-from regard.models.recurrent.state import HiddenState, Remembered, Sighted, Source, source_of
+from regard.models.recurrent.state import (
+    EncodedSource,
+    HiddenState,
+    RecurrentState,
+    Sighted,
+    encoded_source,
+)
 from regard.models.transformer.attention import Additive, Attend, Dot
 from regard.models.validation import (
     Lengths,
@@ -95,12 +101,16 @@ class Decoder(nn.Module):
 
     def __init__(self, config: RecurrentConfig) -> None:
         super().__init__()
-        self.attention, self.feeding = config.attention, config.feeding
+        self.attention, self.feeding = config.attention, config.input_feeding
         width, hidden = config.width, config.hidden
         additive, looks = config.attention == "additive", config.attention != "none"
-        self.before = additive and not config.feeding
-        fed = hidden if self.before or (config.feeding and not looks) else width * config.feeding
-        self.fed = width if config.feeding and looks else 0
+        self.before = additive and not config.input_feeding
+        fed = (
+            hidden
+            if self.before or (config.input_feeding and not looks)
+            else width * config.input_feeding
+        )
+        self.fed = width if config.input_feeding and looks else 0
         self.layers = Layers(config, width + fed, [hidden] * config.layers)
         self.parts = CELLS[config.cell].parts
         self.start = Linear(hidden, config.layers * self.parts * hidden)
@@ -108,28 +118,28 @@ class Decoder(nn.Module):
         self.key = None if plain else Linear(hidden, hidden, bias=additive)
         if looks:
             self.attend = Attend(Additive(hidden, 0, hidden) if additive else Dot())
-        read = hidden * (1 + (looks or config.feeding)) + width * additive
+        read = hidden * (1 + (looks or config.input_feeding)) + width * additive
         self.combine = Linear(read, width)
 
-    def first(self, whole: Tensor) -> Remembered:
+    def first(self, whole: Tensor) -> RecurrentState:
         """What the one vector of a source (rows, hidden) starts with."""
         with unmixed(whole):
             begun = torch.tanh(self.start(whole)).chunk(len(self.layers.cells), dim=-1)
         held = tuple(layer.chunk(self.parts, dim=-1) for layer in begun)
         fed = whole.new_zeros(len(whole), self.fed) if self.fed else None
-        return Remembered(held, fed)
+        return RecurrentState(held, fed)
 
     def forward(
         self,
         x: Tensor,
-        before: Remembered,
-        source: Source,
+        before: RecurrentState,
+        source: EncodedSource,
         counts: Sequence[int] | None,
         seen: list[Tensor] | None,
-    ) -> tuple[Tensor, Remembered]:
+    ) -> tuple[Tensor, RecurrentState]:
         """x (rows, new, width) -> outputs (rows, new, width), and what is remembered.
 
-        The source's weights (rows, new, positions) are added to `seen`.
+        The source's weights (rows, new, positions) are added to `attention`.
         """
         if self.before or self.fed:
             return self._stepwise(x, before, source, counts, seen)
@@ -138,16 +148,16 @@ class Decoder(nn.Module):
         h, held = self.layers(torch.cat([x, *beside], dim=-1), before.held, counts)
         if self.attention != "none":
             beside = [self._look(h, source, source.overlay(h.shape[1]), seen)]
-        return torch.tanh(self.combine(torch.cat([h, *beside], dim=-1))), Remembered(held)
+        return torch.tanh(self.combine(torch.cat([h, *beside], dim=-1))), RecurrentState(held)
 
     def _stepwise(
         self,
         x: Tensor,
-        before: Remembered,
-        source: Source,
+        before: RecurrentState,
+        source: EncodedSource,
         counts: Sequence[int] | None,
         seen: list[Tensor] | None,
-    ) -> tuple[Tensor, Remembered]:
+    ) -> tuple[Tensor, RecurrentState]:
         step, outputs, now = self.layers.steps(len(x)), [], before
         over = source.overlay(1)
         for place, token in enumerate(x.unbind(1)):
@@ -155,7 +165,7 @@ class Decoder(nn.Module):
                 looked = self._look(now.held[-1][0][:, None], source, over, seen)[:, 0]
                 held = step(torch.cat([token, looked], dim=-1), now.held)
                 outputs.append(torch.cat([held[-1][0], looked, token], dim=-1))
-                after = Remembered(held)
+                after = RecurrentState(held)
             else:
                 assert now.fed is not None
                 held = step(torch.cat([token, now.fed], dim=-1), now.held)
@@ -163,13 +173,13 @@ class Decoder(nn.Module):
                 beside = [token] if self.attention == "additive" else []
                 fed = torch.tanh(self.combine(torch.cat([held[-1][0], looked, *beside], dim=-1)))
                 outputs.append(fed)
-                after = Remembered(held, fed)
+                after = RecurrentState(held, fed)
             now = after if counts is None else _where(place, counts, after, now)
         y = torch.stack(outputs, dim=1)
         return (y if self.fed else torch.tanh(self.combine(y))), now
 
     def _look(
-        self, queries: Tensor, source: Source, over: Overlay, seen: list[Tensor] | None
+        self, queries: Tensor, source: EncodedSource, over: AttentionMask, seen: list[Tensor] | None
     ) -> Tensor:
         """queries (rows, new, hidden) -> what they see of the source, the same shape."""
         assert source.keys is not None
@@ -179,7 +189,9 @@ class Decoder(nn.Module):
         return self.attend(queries, source.keys, source.values, over)
 
 
-def _where(place: int, counts: Sequence[int], after: Remembered, before: Remembered) -> Remembered:
+def _where(
+    place: int, counts: Sequence[int], after: RecurrentState, before: RecurrentState
+) -> RecurrentState:
     """Rows that have a token at this place go on; the others stay."""
     real = torch.tensor([place < count for count in counts], device=after.held[0][0].device)
 
@@ -191,8 +203,8 @@ def _where(place: int, counts: Sequence[int], after: Remembered, before: Remembe
         for layers in zip(after.held, before.held, strict=True)
     )
     if after.fed is None or before.fed is None:
-        return Remembered(held)
-    return Remembered(held, chosen(after.fed, before.fed))
+        return RecurrentState(held)
+    return RecurrentState(held, chosen(after.fed, before.fed))
 
 
 class RecurrentWriter(Recurrent):
@@ -200,10 +212,10 @@ class RecurrentWriter(Recurrent):
 
     decoder: Decoder
 
-    def _source(self, held: HiddenState | None, memory: Memory | None, rows: int) -> Source:
+    def _source(self, held: HiddenState | None, memory: Memory | None, rows: int) -> EncodedSource:
         there = held.source if held is not None else None
         if there is not None:
-            assert isinstance(there, Source)
+            assert isinstance(there, EncodedSource)
             check_same(there.memory, memory)
             return there
         memory = checked_memory(memory, rows)
@@ -214,21 +226,21 @@ class RecurrentWriter(Recurrent):
             with unmixed(memory.values):
                 key = self.decoder.key
                 keys = memory.values if key is None else key(memory.values)
-        return source_of(memory, memory.whole, keys)
+        return encoded_source(memory, memory.whole, keys)
 
-    def _first(self, rows: int, source: Sighted | None) -> Remembered:
-        assert isinstance(source, Source)
+    def _first(self, rows: int, source: Sighted | None) -> RecurrentState:
+        assert isinstance(source, EncodedSource)
         return self.decoder.first(source.whole)
 
     def _pass(
         self,
         x: Tensor,
-        before: Remembered,
+        before: RecurrentState,
         source: Sighted | None,
         counts: Sequence[int] | None,
         seen: list[Tensor] | None,
-    ) -> tuple[Tensor, Remembered]:
-        assert isinstance(source, Source)
+    ) -> tuple[Tensor, RecurrentState]:
+        assert isinstance(source, EncodedSource)
         y, after = self.decoder(x.to(source.whole.dtype), before, source, counts, seen)
         return y, after
 

@@ -14,7 +14,7 @@ from regard.models.network import Network
 from regard.models.protocol import Memory, State
 from regard.models.recurrent.config import RecurrentConfig
 from regard.models.recurrent.layers import Embedding, Head, Layers, dropped, initialise, unmixed
-from regard.models.recurrent.state import HiddenState, Remembered, Sighted
+from regard.models.recurrent.state import HiddenState, RecurrentState, Sighted
 from regard.models.validation import Lengths, check_room, checked_lengths
 
 
@@ -44,41 +44,41 @@ class Recurrent(Network):
         rows, new = tokens.shape
         held = self._mine(state, rows)
         source = self._source(held, memory, rows)
-        before = held.remembered if held is not None else Remembered()
+        before = held.remembered if held is not None else RecurrentState()
         if not before.held:
             before = self._first(rows, source)
         counts = None
         if lengths is not None:
             real = checked_lengths(lengths, rows, new)
             counts = None if held is None else real.tolist()
-        seen: list[Tensor] | None = [] if held is not None and held.watch else None
+        seen: list[Tensor] | None = [] if held is not None and held.return_attention else None
         with unmixed(x):
             y, after = self._pass(x, before, source, counts, seen)
         if held is not None:
             given, start = x.detach(), before.detached()
 
-            def again(left: list[int]) -> Remembered:
+            def again(left: list[int]) -> RecurrentState:
                 with torch.no_grad(), unmixed(given):
                     return self._pass(given, start, source, left, None)[1]
 
             held.take(after.detached(), counts or [new] * rows, again)
             held.source = source
-            held.seen = self._seen(seen) if seen else None
+            held.attention = self._seen(seen) if seen else None
         return dropped(y, self.config.output_dropout * self.training, self.config.variational)
 
-    def start(self, rows: int, room: int, *, watch: bool = False) -> HiddenState:
+    def start(self, rows: int, room: int, *, return_attention: bool = False) -> HiddenState:
         """An empty state; it needs the same room for any length."""
-        if watch and self.config.attention == "none":
-            raise RegardError("this model has no attention, so there is nothing to watch")
+        if return_attention and self.config.attention == "none":
+            raise RegardError("this model has no attention, so there is no attention to return")
         check_room(rows, room)
-        begun = self._first(rows, None) if self.config.kind == "decoder" else Remembered()
-        return HiddenState(self.config, rows, begun, watch)
+        begun = self._first(rows, None) if self.config.kind == "decoder" else RecurrentState()
+        return HiddenState(self.config, rows, begun, return_attention)
 
     def resume(self, tensors: Sequence[Tensor]) -> HiddenState:
         """A state that remembers what another one's `tensors` did; of a language model."""
         parts = len(tensors) // self.config.layers
         held = [tuple(tensors[first : first + parts]) for first in range(0, len(tensors), parts)]
-        return HiddenState(self.config, len(tensors[0]), Remembered(tuple(held)))
+        return HiddenState(self.config, len(tensors[0]), RecurrentState(tuple(held)))
 
     def _mine(self, state: State | None, rows: int) -> HiddenState | None:
         """The state, if this model began it."""
@@ -94,18 +94,18 @@ class Recurrent(Network):
         """The source as the decoder sees it, where there is one."""
         raise NotImplementedError
 
-    def _first(self, rows: int, source: Sighted | None) -> Remembered:
+    def _first(self, rows: int, source: Sighted | None) -> RecurrentState:
         """What is remembered before the first token."""
         raise NotImplementedError
 
     def _pass(
         self,
         x: Tensor,
-        before: Remembered,
+        before: RecurrentState,
         source: Sighted | None,
         counts: Sequence[int] | None,
         seen: list[Tensor] | None,
-    ) -> tuple[Tensor, Remembered]:
+    ) -> tuple[Tensor, RecurrentState]:
         """Embeddings (rows, new, width) -> what the output matrix reads, and what is remembered."""
         raise NotImplementedError
 
@@ -130,16 +130,16 @@ class RecurrentDecoder(Recurrent):
         if memory is not None:
             raise RegardError("a language model reads no source; leave out `memory`")
 
-    def _first(self, rows: int, source: Sighted | None) -> Remembered:
-        return Remembered(self.decoder.blank(rows))
+    def _first(self, rows: int, source: Sighted | None) -> RecurrentState:
+        return RecurrentState(self.decoder.blank(rows))
 
     def _pass(
         self,
         x: Tensor,
-        before: Remembered,
+        before: RecurrentState,
         source: Sighted | None,
         counts: Sequence[int] | None,
         seen: list[Tensor] | None,
-    ) -> tuple[Tensor, Remembered]:
+    ) -> tuple[Tensor, RecurrentState]:
         y, held = self.decoder(x, before.held, counts)
-        return y, Remembered(held)
+        return y, RecurrentState(held)

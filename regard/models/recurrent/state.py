@@ -7,15 +7,15 @@ import torch
 from torch import Tensor
 
 from regard.errors import RegardError
-from regard.models.masks import Dense, Mask, Overlay, Span, fitting, lay
+from regard.models.masks import AttentionMask, Dense, Mask, QueryKeyRange, fitting, resolve_mask
 from regard.models.protocol import Memory, chosen_rows, forgotten
 from regard.models.recurrent.cells import Held
 from regard.models.recurrent.config import RecurrentConfig
-from regard.models.transformer.cache import Reading
+from regard.models.transformer.cache import CrossAttentionCache
 
 
 @dataclass(frozen=True, eq=False)
-class Source:
+class EncodedSource:
     """What a decoder sees of a source, for each of its rows."""
 
     memory: Memory
@@ -25,9 +25,9 @@ class Source:
     mask: Mask | None = None
     rows: tuple[int, ...] = ()  # which row of the memory each row reads
 
-    def overlay(self, queries: int) -> Overlay:
+    def overlay(self, queries: int) -> AttentionMask:
         """The mask laid over the scores of so many queries a row."""
-        return lay(self.mask, self._span(queries))
+        return resolve_mask(self.mask, self._span(queries))
 
     @property
     def bytes(self) -> int:
@@ -35,7 +35,7 @@ class Source:
         looked_at = [part for part in (self.keys, self.values) if part is not None]
         return sum(part.nbytes for part in (looked_at or [self.whole]))
 
-    def reorder(self, wanted: Sequence[int]) -> "Source":
+    def reorder(self, wanted: Sequence[int]) -> "EncodedSource":
         """The given rows. Beams of one source that change places leave all as it is."""
         rows = tuple(self.rows[row] for row in wanted)
         if rows == self.rows:
@@ -48,33 +48,33 @@ class Source:
             span = self._span(1)
             table = None if mask.hides_nothing(span) else fitting(mask, span)
             mask = None if table is None else Dense(table.expand(span.rows, -1, -1)[index])
-        return Source(self.memory, self.whole[index], keys, values, mask, rows)
+        return EncodedSource(self.memory, self.whole[index], keys, values, mask, rows)
 
-    def _span(self, queries: int) -> Span:
+    def _span(self, queries: int) -> QueryKeyRange:
         assert self.values is not None
         rows, positions = self.values.shape[:2]
-        return Span.of(rows, queries, positions, self.values.device)
+        return QueryKeyRange.of(rows, queries, positions, self.values.device)
 
 
-Sighted = Source | Reading  # with one look for all layers, or one for each
+Sighted = EncodedSource | CrossAttentionCache  # with one look for all layers, or one for each
 
 
 @dataclass(frozen=True, eq=False)
-class Remembered:
+class RecurrentState:
     """All that the next step needs of those before it."""
 
     held: tuple[Held, ...] = ()  # of each layer; empty until a source starts it
     fed: Tensor | None = None  # (rows, width): what attention gave, where steps read it
 
-    def chosen(self, index: Tensor) -> "Remembered":
+    def chosen(self, index: Tensor) -> "RecurrentState":
         """The given rows."""
         held = tuple(tuple(part[index] for part in layer) for layer in self.held)
-        return Remembered(held, None if self.fed is None else self.fed[index])
+        return RecurrentState(held, None if self.fed is None else self.fed[index])
 
-    def detached(self) -> "Remembered":
+    def detached(self) -> "RecurrentState":
         """The numbers alone: gradients end where a call began."""
         held = tuple(tuple(part.detach() for part in layer) for layer in self.held)
-        return Remembered(held, None if self.fed is None else self.fed.detach())
+        return RecurrentState(held, None if self.fed is None else self.fed.detach())
 
     def tensors(self) -> list[Tensor]:
         found = [part for layer in self.held for part in layer]
@@ -85,15 +85,19 @@ class HiddenState:
     """The hidden vectors of `rows` sequences."""
 
     def __init__(
-        self, config: RecurrentConfig, rows: int, remembered: Remembered, watch: bool = False
+        self,
+        config: RecurrentConfig,
+        rows: int,
+        remembered: RecurrentState,
+        return_attention: bool = False,
     ) -> None:
-        self.config, self.rows, self.watch = config, rows, watch
+        self.config, self.rows, self.return_attention = config, rows, return_attention
         self.remembered = remembered
         self.source: Sighted | None = None
-        self.seen: Tensor | None = None  # see the protocol
+        self.attention: Tensor | None = None  # see the protocol
         self.freed = False
-        self._undoable = [0] * rows  # tokens of each row that came with the last call
-        self._again: Callable[[list[int]], Remembered] | None = None
+        self._can_rollback = [0] * rows  # tokens of each row that came with the last call
+        self._again: Callable[[list[int]], RecurrentState] | None = None
 
     def tensors(self) -> list[Tensor]:
         """All that is remembered, each with rows first; of a text, no source."""
@@ -106,17 +110,17 @@ class HiddenState:
 
     def take(
         self,
-        remembered: Remembered,
+        remembered: RecurrentState,
         counts: Sequence[int],
-        again: Callable[[list[int]], Remembered],
+        again: Callable[[list[int]], RecurrentState],
     ) -> None:
         """Rows have read `counts` tokens more; `again` tells what fewer of them would have left."""
-        self.remembered, self._undoable, self._again = remembered, list(counts), again
+        self.remembered, self._can_rollback, self._again = remembered, list(counts), again
 
     def reorder(self, rows: Tensor | Sequence[int]) -> None:
         """Row i becomes what row `rows[i]` was; rows may repeat, and their number may change."""
         wanted = chosen_rows(rows, self.rows)
-        again, before = self._again, self._undoable
+        again, before = self._again, self._can_rollback
         if wanted == list(range(self.rows)):
             return
         tensors = self.tensors()
@@ -125,26 +129,31 @@ class HiddenState:
             self.remembered = self.remembered.chosen(index)
             if again is not None:
                 self._again = _reordered(again, before, wanted, index)
-        self._undoable = [before[row] for row in wanted]
-        self.rows, self.seen = len(wanted), None
+        self._can_rollback = [before[row] for row in wanted]
+        self.rows, self.attention = len(wanted), None
         self.source = self.source and self.source.reorder(wanted)
 
-    def undo(self, counts: Sequence[int]) -> None:
+    def rollback(self, counts: Sequence[int]) -> None:
         """Row r forgets its last `counts[r]` tokens, of those that came with the last call.
 
         Nothing can be taken out of a hidden vector: what remains of the call is computed again.
         """
-        taken = forgotten(counts, self._undoable)
+        taken = forgotten(counts, self._can_rollback)
         if not any(taken):
             return
         assert self._again is not None
-        left = [there - less for there, less in zip(self._undoable, taken, strict=True)]
-        self.remembered, self._undoable, self.seen = self._again(left), left, None
+        left = [there - less for there, less in zip(self._can_rollback, taken, strict=True)]
+        self.remembered, self._can_rollback, self.attention = self._again(left), left, None
 
     def free(self) -> None:
         """Give the memory back; the state must not be used again."""
-        self.remembered, self.source, self.seen, self._again = Remembered(), None, None, None
-        self.freed, self.rows, self._undoable = True, 0, []
+        self.remembered, self.source, self.attention, self._again = (
+            RecurrentState(),
+            None,
+            None,
+            None,
+        )
+        self.freed, self.rows, self._can_rollback = True, 0, []
 
     def check(self, config: RecurrentConfig, rows: int, mine: Tensor) -> None:
         """Refuse a state that does not fit a model, of which `mine` is a weight, and its tokens."""
@@ -164,16 +173,16 @@ class HiddenState:
 
 
 def _reordered(
-    again: Callable[[list[int]], Remembered],
+    again: Callable[[list[int]], RecurrentState],
     before: Sequence[int],
     wanted: Sequence[int],
     index: Tensor,
-) -> Callable[[list[int]], Remembered]:
+) -> Callable[[list[int]], RecurrentState]:
     """How to compute less of a call for rows that have changed places since."""
 
-    def one_by_one(left: list[int]) -> Remembered:
+    def one_by_one(left: list[int]) -> RecurrentState:
         # Rows that repeat may forget different counts: one pass for each count that occurs.
-        found: dict[int, Remembered] = {}
+        found: dict[int, RecurrentState] = {}
         for count in set(left):
             found[count] = again([min(count, most) for most in before]).chosen(index)
         layers = tuple(
@@ -186,19 +195,19 @@ def _reordered(
         fed = None
         if found[left[0]].fed is not None:
             fed = torch.stack([_fed(found[count])[row] for row, count in enumerate(left)])
-        return Remembered(layers, fed)
+        return RecurrentState(layers, fed)
 
     return one_by_one
 
 
-def _fed(remembered: Remembered) -> Tensor:
+def _fed(remembered: RecurrentState) -> Tensor:
     assert remembered.fed is not None
     return remembered.fed
 
 
-def source_of(memory: Memory, whole: Tensor, keys: Tensor | None) -> Source:
+def encoded_source(memory: Memory, whole: Tensor, keys: Tensor | None) -> EncodedSource:
     """A source as its decoder first sees it, row by row."""
-    source = Source(memory, whole, rows=tuple(range(len(whole))))
+    source = EncodedSource(memory, whole, rows=tuple(range(len(whole))))
     if keys is None:
         return source
     return replace(source, keys=keys, values=memory.values, mask=memory.mask)

@@ -18,8 +18,8 @@ from regard.errors import RegardError
 from regard.models.kernels.dropout import dropout
 from regard.models.kernels.linear import Linear
 from regard.models.kernels.switches import Switch
-from regard.models.masks import Mask, Overlay, Span, lay
-from regard.models.transformer.positions import Turn
+from regard.models.masks import AttentionMask, Mask, QueryKeyRange, resolve_mask
+from regard.models.transformer.positions import RotaryTables
 
 # cuDNN's attention is left out: it plans anew for every shape, a quarter of a second each. Where
 # all shapes are the same it may stay (docs/measurements.md).
@@ -94,7 +94,11 @@ class Attend(nn.Module):
         self.dropout = dropout
 
     def forward(
-        self, queries: Tensor, keys: Tensor, values: Tensor, over: Overlay | Mask | None = None
+        self,
+        queries: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        over: AttentionMask | Mask | None = None,
     ) -> Tensor:
         """Attend with any number of leading dimensions; with heads, keys may have fewer of them.
 
@@ -119,7 +123,9 @@ class Attend(nn.Module):
         blind = _shaped(overlay.blind, queries)
         return mixed if blind is None else mixed.masked_fill(blind, 0.0)
 
-    def weigh(self, queries: Tensor, keys: Tensor, over: Overlay | Mask | None = None) -> Weights:
+    def weigh(
+        self, queries: Tensor, keys: Tensor, over: AttentionMask | Mask | None = None
+    ) -> Weights:
         """The scores, mask and probabilities that `forward` implies, written out."""
         overlay = self.overlay(queries, keys, over)
         scores = self.similarity(queries, _repeated(keys, queries))  # (..., queries, keys)
@@ -134,12 +140,16 @@ class Attend(nn.Module):
         probabilities = biased.masked_fill(~allowed, floor).softmax(-1).masked_fill(~allowed, 0.0)
         return Weights(scores, allowed.expand_as(scores), probabilities)
 
-    def overlay(self, queries: Tensor, keys: Tensor, over: Overlay | Mask | None) -> Overlay:
+    def overlay(
+        self, queries: Tensor, keys: Tensor, over: AttentionMask | Mask | None
+    ) -> AttentionMask:
         """A bare mask laid over these queries and keys, the first query standing at 0."""
-        if isinstance(over, Overlay):
+        if isinstance(over, AttentionMask):
             return over
         rows = queries.shape[0] if queries.dim() > 2 else 1
-        return lay(over, Span.of(rows, queries.shape[-2], keys.shape[-2], queries.device))
+        return resolve_mask(
+            over, QueryKeyRange.of(rows, queries.shape[-2], keys.shape[-2], queries.device)
+        )
 
 
 def _grouped(queries: Tensor, keys: Tensor) -> bool:
@@ -243,8 +253,8 @@ class Attention(nn.Module):
     def forward(
         self,
         x: Tensor,
-        over: Overlay | Mask | None = None,
-        turn: Turn | None = None,
+        over: AttentionMask | Mask | None = None,
+        turn: RotaryTables | None = None,
         slot: Slot | None = None,
         source: KeysValues | None = None,
         seen: list[Tensor] | None = None,
@@ -253,7 +263,7 @@ class Attention(nn.Module):
 
         `turn` rotates queries and keys, `slot` holds the prefix's keys and values, `source` (for
         cross-attention) is what `read` gave; it may have fewer rows, each for as many rows of x
-        as stand side by side. The source's weights (rows, heads, new, keys) are added to `seen`.
+        as stand side by side. Its weights (rows, heads, new, keys) are added to `attention`.
         """
         if source is not None:
             queries = self._split(self.query(x), self.heads)
@@ -277,7 +287,7 @@ class Attention(nn.Module):
         self,
         queries: Tensor,
         source: KeysValues,
-        over: Overlay | Mask | None,
+        over: AttentionMask | Mask | None,
         seen: list[Tensor] | None,
     ) -> Tensor:
         """Cross-attention: queries (rows, heads, new, head_width) -> (rows, new, width)."""

@@ -9,12 +9,12 @@ from torch.nn import functional as F
 
 from regard.models.kernels.dropout import Dropout
 from regard.models.kernels.linear import Linear
-from regard.models.masks import Mask, Overlay, Span, lay
+from regard.models.masks import AttentionMask, Mask, QueryKeyRange, resolve_mask
 from regard.models.protocol import Memory
 from regard.models.transformer.attention import Attention, Dot, KeysValues, ScaledDot, Slot
-from regard.models.transformer.cache import Reading
+from regard.models.transformer.cache import CrossAttentionCache
 from regard.models.transformer.config import TransformerConfig
-from regard.models.transformer.positions import SCHEMES, Turn
+from regard.models.transformer.positions import SCHEMES, RotaryTables
 
 
 def _relu_squared(x: Tensor) -> Tensor:
@@ -77,11 +77,11 @@ class Block(nn.Module):
     def forward(
         self,
         x: Tensor,
-        over: Overlay,
-        turn: Turn | None = None,
+        over: AttentionMask,
+        turn: RotaryTables | None = None,
         slot: Slot | None = None,
         source: KeysValues | Tensor | None = None,
-        source_over: Overlay | None = None,
+        source_over: AttentionMask | None = None,
         seen: list[Tensor] | None = None,
     ) -> Tensor:
         """x (rows, new, width) -> (rows, new, width); the arguments are those of `Attention`.
@@ -130,28 +130,28 @@ class Stack(nn.Module):
         self.blocks = nn.ModuleList(Block(config, cross) for _ in range(layers))
         self.norm = norm(config) if config.norm_place == "pre" else nn.Identity()
 
-    def look(self, memory: Memory) -> Reading:
+    def look(self, memory: Memory) -> CrossAttentionCache:
         """A source (rows, positions, width) as each block's keys and values."""
         layers = tuple(cast(Block, block).cross.read(memory.values) for block in self.blocks)
-        return Reading(memory, memory.mask, layers)
+        return CrossAttentionCache(memory, memory.mask, layers)
 
     def forward(
         self,
         x: Tensor,
-        span: Span,
+        span: QueryKeyRange,
         mask: Mask | None,
         slots: Sequence[Slot] | None = None,
-        reading: Reading | None = None,
+        reading: CrossAttentionCache | None = None,
         seen: list[Tensor] | None = None,
     ) -> Tensor:
         """x (rows, new, width), standing where `span` says -> (rows, new, width).
 
         `slots` hold each block's keys and values of the prefix, `reading` those of a source, of
-        which each block's weights are added to `seen`.
+        which each block's weights are added to `attention`.
         """
         x = self.dropout(self.embedding_norm(self.positions.add(x, span.positions)))
         turn = self.positions.turn(span.positions)
-        over = lay(mask, span, self.positions.bias(span))
+        over = resolve_mask(mask, span, self.positions.bias(span))
         nothing = [None] * len(self.blocks)
         sources: Sequence[KeysValues | Tensor | None] = nothing
         source_over = None

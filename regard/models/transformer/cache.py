@@ -18,7 +18,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from regard.errors import RegardError
-from regard.models.masks import Dense, Mask, Overlay, Span, fitting, lay, whole_numbers
+from regard.models.masks import (
+    AttentionMask,
+    Dense,
+    Mask,
+    QueryKeyRange,
+    fitting,
+    resolve_mask,
+    whole_numbers,
+)
 from regard.models.protocol import Memory, chosen_rows
 from regard.models.transformer.attention import KeysValues
 from regard.models.transformer.config import TransformerConfig
@@ -26,7 +34,7 @@ from regard.models.validation import check_room
 
 
 @dataclass(frozen=True, eq=False)
-class Reading:
+class CrossAttentionCache:
     """A source as the decoder sees it.
 
     Without `layers` each block works out its keys and values itself, in its own forward (training,
@@ -38,16 +46,16 @@ class Reading:
     layers: tuple[KeysValues, ...] | None = None
     each: int = 1  # so many rows, side by side, read one row of the layers: the beams of a source
 
-    def overlay(self, new: int) -> Overlay:
+    def overlay(self, new: int) -> AttentionMask:
         """The source's mask laid over the scores of `new` queries a row."""
-        return lay(self.mask, self._span(new * self.each))
+        return resolve_mask(self.mask, self._span(new * self.each))
 
     @property
     def bytes(self) -> int:
         """What the source's keys and values occupy, of all layers."""
         return sum(tensor.nbytes for layer in self.layers or () for tensor in layer)
 
-    def reorder(self, rows: Sequence[int]) -> "Reading":
+    def reorder(self, rows: Sequence[int]) -> "CrossAttentionCache":
         """The given rows; beams of one source that stay side by side go on sharing its row."""
         read = [row // self.each for row in rows]  # which row of the layers
         each = _side_by_side(read)
@@ -62,15 +70,15 @@ class Reading:
             mask = None
         if mask is not None:
             mask = Dense(fitting(mask, span).expand(span.rows, -1, -1)[index])
-        return Reading(self.memory, mask, layers, each)
+        return CrossAttentionCache(self.memory, mask, layers, each)
 
     @property
     def _rows(self) -> int:
         return self.layers[0].keys.shape[0] if self.layers else self.memory.rows
 
-    def _span(self, queries: int) -> Span:
+    def _span(self, queries: int) -> QueryKeyRange:
         values = self.memory.values
-        return Span.of(self._rows, queries, values.shape[1], values.device)
+        return QueryKeyRange.of(self._rows, queries, values.shape[1], values.device)
 
 
 def _side_by_side(read: Sequence[int]) -> int:
@@ -89,11 +97,11 @@ class KeyValueState:
         *,
         dtype: torch.dtype,
         device: torch.device,
-        watch: bool = False,
+        return_attention: bool = False,
     ) -> None:
         check_room(rows, room)
-        self.config, self.room, self.watch = config, room, watch
-        self.seen: Tensor | None = None  # see the protocol
+        self.config, self.room, self.return_attention = config, room, return_attention
+        self.attention: Tensor | None = None  # see the protocol
         self.lengths = [0] * rows  # tokens held by each row; on the host, so that kernels are
         #                            chosen without asking the device
         shape = (rows, config.kv_heads, room, config.head_width)
@@ -109,7 +117,7 @@ class KeyValueState:
         # the same hold the same numbers.
         self.contents = np.zeros((rows, room), np.int64)
         self.written = 0  # cells until now
-        self.reading: Reading | None = None  # the source's keys and values, once read
+        self.reading: CrossAttentionCache | None = None  # the source's keys and values, once read
 
     @property
     def rows(self) -> int:
@@ -123,7 +131,7 @@ class KeyValueState:
         """
         return sum(tensor.nbytes for layer in self.layers for tensor in layer)
 
-    def span(self, rows: int, new: int, real: Sequence[int] | None = None) -> Span:
+    def span(self, rows: int, new: int, real: Sequence[int] | None = None) -> QueryKeyRange:
         """Where `new` more tokens a row will stand, and the keys they will meet.
 
         Of row r, `real[r]` tokens are real (all, if not given); only they need room.
@@ -138,12 +146,12 @@ class KeyValueState:
             )
         device, first = self.layers[0].keys.device, self.lengths[0]
         if len(set(self.lengths)) == 1 and first + new <= self.room:
-            return Span.of(rows, new, first + new, device, first)
+            return QueryKeyRange.of(rows, new, first + new, device, first)
         starts = torch.tensor(self.lengths, device=device)  # (rows,)
         positions = starts[:, None] + torch.arange(new, device=device)  # (rows, new)
-        return Span(positions, rows, max(ends), None)
+        return QueryKeyRange(positions, rows, max(ends), None)
 
-    def slots(self, span: Span, real: Sequence[int]) -> list["LayerSlot"]:
+    def slots(self, span: QueryKeyRange, real: Sequence[int]) -> list["LayerSlot"]:
         """Each layer's part of the cache, ready to take in `real[r]` tokens of row r."""
         places = None
         self._note(span)
@@ -156,7 +164,7 @@ class KeyValueState:
             places = Places(*(t.to(span.device) for t in (rows, columns, positions)))
         return [LayerSlot(held, span, places, self.filled) for held in self.layers]
 
-    def _note(self, span: Span) -> None:
+    def _note(self, span: QueryKeyRange) -> None:
         """Whatever is written in this pass is found nowhere else."""
         first = min(self.lengths) if span.first is None else span.first
         new = self.contents[:, first : span.keys]
@@ -183,10 +191,10 @@ class KeyValueState:
             self.layers[i] = KeysValues(*(moves.made(held, used) for held in layer))
         self.contents = moves.noted(self.contents, wanted, used)
         self.lengths = [self.lengths[row] for row in wanted]
-        self.seen = None  # of the rows as they were
+        self.attention = None  # of the rows as they were
         self.reading = self.reading and self.reading.reorder(wanted)
 
-    def undo(self, counts: Sequence[int]) -> None:
+    def rollback(self, counts: Sequence[int]) -> None:
         """Row r forgets its last `counts[r]` tokens; what they left is overwritten, never seen."""
         given = whole_numbers(counts, "counts")
         taken = given.tolist()
@@ -195,11 +203,11 @@ class KeyValueState:
         ):
             raise RegardError(f"rows of {self.lengths} tokens cannot forget {taken}")
         self.lengths = [held - count for held, count in zip(self.lengths, taken, strict=True)]
-        self.seen = None
+        self.attention = None
 
     def free(self) -> None:
         """Give the memory back; the state is empty and must not be used again."""
-        self.layers, self.reading, self.lengths, self.seen = [], None, [], None
+        self.layers, self.reading, self.lengths, self.attention = [], None, [], None
 
 
 class Moves(NamedTuple):
@@ -258,7 +266,7 @@ class LayerSlot:
     """One layer's part of the cache, and where the new tokens of this pass go."""
 
     held: KeysValues
-    span: Span
+    span: QueryKeyRange
     places: Places | None  # for rows that differ; else the tokens stand side by side
     filled: int  # positions that hold numbers in every row until now
 

@@ -13,11 +13,11 @@ from regard.errors import RegardError
 from regard.models.construction import made_on
 from regard.models.initialisation import initialise
 from regard.models.kernels.linear import Linear, product
-from regard.models.masks import Causal, Mask, Padding, Span
+from regard.models.masks import Causal, Mask, Padding, QueryKeyRange
 from regard.models.network import Network
 from regard.models.protocol import Memory, State
 from regard.models.transformer.blocks import ACTIVATIONS, Stack, norm
-from regard.models.transformer.cache import KeyValueState, Reading
+from regard.models.transformer.cache import CrossAttentionCache, KeyValueState
 from regard.models.transformer.config import TransformerConfig
 from regard.models.transformer.presets import preset
 from regard.models.validation import (
@@ -126,17 +126,22 @@ class Transformer(Network):
         """Embeddings (rows, new, width) through the assembly's blocks; the same shape."""
         raise NotImplementedError
 
-    def start(self, rows: int, room: int, *, watch: bool = False) -> State:
+    def start(self, rows: int, room: int, *, return_attention: bool = False) -> State:
         """An empty key/value cache for `rows` sequences of up to `room` tokens."""
         weight = self.embed.tokens.weight
-        if watch and self.config.kind != "encoder-decoder":
-            raise RegardError("this model reads no source, so there is nothing to watch")
+        if return_attention and self.config.kind != "encoder-decoder":
+            raise RegardError("this model reads no source, so there is no attention to return")
         return KeyValueState(
-            self.config, rows, room, dtype=weight.dtype, device=weight.device, watch=watch
+            self.config,
+            rows,
+            room,
+            dtype=weight.dtype,
+            device=weight.device,
+            return_attention=return_attention,
         )
 
     def _write(
-        self, stack: Stack, x: Tensor, given: Given, reading: Reading | None = None
+        self, stack: Stack, x: Tensor, given: Given, reading: CrossAttentionCache | None = None
     ) -> Tensor:
         """One causal pass over x (rows, new, width), continuing what the state holds, if any.
 
@@ -147,15 +152,15 @@ class Transformer(Network):
         mask = Causal() & given.mask
         if given.state is None:
             _check_reach(stack, new, counts)
-            return stack(x, Span.of(rows, new, new, x.device), mask, None, reading)
+            return stack(x, QueryKeyRange.of(rows, new, new, x.device), mask, None, reading)
         state = self._mine(given.state)
-        seen: list[Tensor] | None = [] if state.watch else None
+        seen: list[Tensor] | None = [] if state.return_attention else None
         real = [new] * rows if counts is None else counts.tolist()
         span = state.span(rows, new, real)
         _check_reach(stack, max(h + more for h, more in zip(state.lengths, real, strict=True)))
         y = stack(x, span, mask, state.slots(span, real), reading, seen)
         state.advance(real)
-        state.seen = torch.stack(seen, dim=1) if seen else None
+        state.attention = torch.stack(seen, dim=1) if seen else None
         return y
 
     def _mine(self, state: State) -> KeyValueState:
@@ -210,7 +215,7 @@ class EncoderOnly(Transformer):
             raise RegardError("this model has no pooler; average its hidden vectors instead")
         return torch.tanh(self.pooler(hidden[:, 0]))
 
-    def start(self, rows: int, room: int, *, watch: bool = False) -> State:
+    def start(self, rows: int, room: int, *, return_attention: bool = False) -> State:
         raise RegardError("an encoder cannot continue a text; use a decoder")
 
 
@@ -231,8 +236,8 @@ class SourceDecoder(Transformer):
         return y
 
     def _reading(
-        self, held: Reading | None, memory: Memory | None, rows: int, keep: bool
-    ) -> Reading:
+        self, held: CrossAttentionCache | None, memory: Memory | None, rows: int, keep: bool
+    ) -> CrossAttentionCache:
         """The source as the decoder sees it: what the state holds, or from the memory."""
         if held is not None:
             check_same(held.memory, memory)
@@ -243,7 +248,7 @@ class SourceDecoder(Transformer):
             raise RegardError(
                 f"the source was read by another model (width {width}, not {self.config.width})"
             )
-        return self.decoder.look(memory) if keep else Reading(memory, memory.mask)
+        return self.decoder.look(memory) if keep else CrossAttentionCache(memory, memory.mask)
 
 
 class EncoderDecoder(SourceDecoder):
@@ -279,7 +284,7 @@ def _read(stack: Stack, x: Tensor, lengths: Lengths, mask: Mask | None) -> Memor
     _check_reach(stack, count, real)
     if real is not None:
         mask = Padding(real) & mask
-    values = stack(x, Span.of(rows, count, count, x.device), mask)
+    values = stack(x, QueryKeyRange.of(rows, count, count, x.device), mask)
     return Memory(values, mask.of_keys() if mask is not None else None)
 
 

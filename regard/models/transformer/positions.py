@@ -16,11 +16,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from regard.models.masks import Span
+from regard.models.masks import QueryKeyRange
 from regard.models.transformer.config import RotaryScaling, TransformerConfig
 
 
-class Turn(NamedTuple):
+class RotaryTables(NamedTuple):
     """Rotates pairs of features by their position's angle; worked out once, used by every layer."""
 
     cos: Tensor  # (rows or 1, 1, new, head_width / 2)
@@ -42,11 +42,11 @@ class Positions(nn.Module):
         """Embeddings (rows, new, width) at `positions` (rows or 1, new), with the place added."""
         return embeddings
 
-    def turn(self, positions: Tensor) -> Turn | None:
+    def turn(self, positions: Tensor) -> RotaryTables | None:
         """How to turn queries and keys at `positions` (rows or 1, new), if at all."""
         return None
 
-    def bias(self, span: Span) -> Tensor | None:
+    def bias(self, span: QueryKeyRange) -> Tensor | None:
         """What to add to the scores, (rows or 1, heads, queries, keys), if anything."""
         return None
 
@@ -110,10 +110,10 @@ class Rotary(Positions):
         kept = ((turns - low) / (high - low)).clamp(0, 1)
         return kept * frequencies + (1 - kept) * slowed
 
-    def turn(self, positions: Tensor) -> Turn:
+    def turn(self, positions: Tensor) -> RotaryTables:
         angles = positions[..., None] * self.frequencies(positions.device)  # (rows or 1, new, half)
         angles = angles[:, None]  # (rows or 1, 1, new, half)
-        return Turn(angles.cos(), angles.sin())
+        return RotaryTables(angles.cos(), angles.sin())
 
 
 class Alibi(Positions):
@@ -130,7 +130,7 @@ class Alibi(Positions):
         finer = [2 ** (-8 * (i + 1) / (2 * power)) for i in range(0, 2 * power, 2)]
         return slopes + finer[: self.heads - power]
 
-    def bias(self, span: Span) -> Tensor:
+    def bias(self, span: QueryKeyRange) -> Tensor:
         distance = (span.positions[..., None] - span.key_positions()).abs()  # (rows|1, q, keys)
         slopes = torch.tensor(self.slopes(), device=span.device, dtype=torch.float32)  # (heads,)
         return -slopes[:, None, None] * distance[:, None]  # (rows or 1, heads, queries, keys)
@@ -157,7 +157,7 @@ class Relative(Positions):
         far = exact + (growth * (buckets - exact)).long()
         return side + torch.where(behind < exact, behind, far.clamp(max=buckets - 1))
 
-    def bias(self, span: Span) -> Tensor:
+    def bias(self, span: QueryKeyRange) -> Tensor:
         offset = span.key_positions() - span.positions[..., None]  # (rows or 1, queries, keys)
         return self.table(self.bucket(offset)).permute(0, 3, 1, 2)  # (rows|1, heads, queries, keys)
 

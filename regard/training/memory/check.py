@@ -66,6 +66,6 @@ def enough(device: torch.device) -> Iterator[None]:
         if not is_full(error):
             raise
         raise RegardError(
-            f"the memory of {device} is full; lower training.rows or training.context, set "
-            "training.recompute=true, or choose a smaller model"
+            f"the memory of {device} is full; lower training.micro_batch_size or training.context, "
+            "set training.recompute=true, or choose a smaller model"
         ) from None

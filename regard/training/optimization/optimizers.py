@@ -262,14 +262,14 @@ class Optimizers:
         if settings.kind != "muon":
             groups.append({"params": matrices, "weight_decay": decay})
         elif matrices:
-            self.parts.append(Muon(matrices, settings.muon_peak, settings.momentum, decay))
+            self.parts.append(Muon(matrices, settings.muon_learning_rate, settings.momentum, decay))
         groups = [group for group in groups if group["params"]]
         if groups and settings.kind == "sgd":
-            self.parts.append(SGD(weights.values(), settings.peak, settings.l2))
+            self.parts.append(SGD(weights.values(), settings.learning_rate, settings.l2))
         elif groups:
             fused = all(weight.device.type in ("cuda", "cpu") for weight in weights.values())
             betas = settings.beta1, settings.beta2
-            peak = settings.peak
+            peak = settings.learning_rate
             self.parts.append(
                 AdamW(groups, lr=peak, betas=betas, eps=settings.epsilon, fused=fused)
             )

@@ -32,6 +32,6 @@ def factor(settings: ScheduleSettings, step: int, steps: int, cuts: int = 0) -> 
         done = (step - rise) / max(steps - 1 - rise, 1)
         left = 0.5 * (1 + math.cos(math.pi * min(max(done, 0.0), 1.0)))
     else:
-        fall = round(settings.decay * steps)
+        fall = round(settings.decay_fraction * steps)
         left = min(max((steps - 1 - step) / fall, 0.0), 1.0) if fall else 1.0
-    return min(risen, settings.floor + (1 - settings.floor) * left)
+    return min(risen, settings.min_lr_ratio + (1 - settings.min_lr_ratio) * left)

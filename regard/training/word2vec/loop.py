@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from regard.data.feeds.phrases import Ids, Joined
-from regard.data.feeds.stream import Stream
+from regard.data.feeds.stream import TextFeed
 from regard.errors import RegardError
 from regard.models.word_vectors.model import WordVectors
 from regard.storage import is_finite
@@ -39,7 +39,7 @@ class WordLoop:
     def __init__(self, job: Job, words: Sequence[str]) -> None:
         """`words` spell the ids; those with a blank are phrases."""
         assert isinstance(job.module, WordVectors)
-        assert isinstance(job.feed, Stream)
+        assert isinstance(job.feed, TextFeed)
         if job.processes.count > 1:
             raise RegardError("one process makes word vectors; start it without torchrun")
         self.job, self.processes, self.settings = job, job.processes, job.settings.training
@@ -51,7 +51,7 @@ class WordLoop:
             counted(text, self.module.config.vocabulary),
             epochs=int(self.settings.epochs),
             seed=self.settings.seed,
-            rate=job.settings.optimizer.peak,
+            rate=job.settings.optimizer.learning_rate,
             device=job.device,
             piece=self.settings.tokens_per_step,
         )
@@ -124,7 +124,9 @@ class WordLoop:
 
     def _report(self, step: int) -> None:
         if not math.isfinite(self.loss):
-            raise RegardError(f"the loss is {self.loss} at step {step}; lower optimizer.peak")
+            raise RegardError(
+                f"the loss is {self.loss} at step {step}; lower optimizer.learning_rate"
+            )
         seconds = max(time.perf_counter() - self.clock, 1e-9)
         left = (self.settings.steps - step) * seconds / max(step - self.reported, 1)
         self._tell(
@@ -155,8 +157,8 @@ class WordLoop:
     def _save(self, regular: bool = True) -> None:
         if not all(map(is_finite, self._weights().values())):
             raise RegardError(
-                f"word vectors are no longer finite at step {self.done}; lower optimizer.peak (the "
-                f"log and the checkpoints before it are in {self.job.folder})"
+                f"word vectors are no longer finite at step {self.done}; lower "
+                f"optimizer.learning_rate (the log and the checkpoints before it are in {self.job.folder})"
             )
         self._tell("checkpoint", path=str(self.checkpoints.path(self.done)))
         log = self.job.folder / LOG

@@ -245,7 +245,8 @@ def _counted(config: Word2VecConfig, counts: np.ndarray) -> np.ndarray:
     found[: len(SPECIALS)] = 0
     if np.count_nonzero(found) < 2:
         raise RegardError(
-            "word vectors need at least 2 different words; give more text, or lower tokenizer.least"
+            "word vectors need at least 2 different words; give more text, or lower "
+            "tokenizer.min_frequency"
         )
     return found
 
