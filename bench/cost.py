@@ -21,7 +21,8 @@ from regard.cost import jobs, measured
 from regard.cost.device.ceilings import Device, device_named
 from regard.cost.jobs import Shape
 from regard.cost.predict import predicted
-from regard.families.registry import Config, named
+from regard.families.registry import named
+from regard.models.config import ModelConfig
 from regard.models.construction import usable
 from regard.models.recurrent.config import RecurrentConfig
 from regard.training.optimization.precision import Precision
@@ -35,11 +36,11 @@ class Case:
     """A model and how much it reads or writes."""
 
     name: str
-    config: Config
+    config: ModelConfig
     shape: Shape
 
 
-def decoder(depth: int, width: int, context: int = 4096) -> Config:
+def decoder(depth: int, width: int, context: int = 4096) -> ModelConfig:
     heads = max(1, width // 64)
     return replace(
         named("regard-4"),
@@ -52,7 +53,7 @@ def decoder(depth: int, width: int, context: int = 4096) -> Config:
     )
 
 
-def pairs(depth: int, width: int) -> Config:
+def pairs(depth: int, width: int) -> ModelConfig:
     return replace(
         named("transformer-base"),
         layers=depth,
@@ -69,7 +70,7 @@ def lstm(layers: int, width: int) -> RecurrentConfig:
     return RecurrentConfig(vocabulary=8192, layers=layers, width=width, hidden=width)
 
 
-def convolution(layers: int, width: int) -> Config:
+def convolution(layers: int, width: int) -> ModelConfig:
     return replace(named("conv"), vocabulary=8192, layers=layers, width=width, dropout=0.0)
 
 

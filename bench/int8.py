@@ -24,9 +24,9 @@ from torch.nn import functional as F
 
 from regard.decoding.decode_batch import DecodeBatch
 from regard.decoding.settings import Sampling
+from regard.models.construction import build
 from regard.models.kernels import int8
 from regard.models.kernels.int8 import Int8Linear, quantise
-from regard.models.transformer.model import build
 from regard.models.transformer.presets import preset
 
 SHAPES = ((768, 768), (768, 3072), (3072, 768), (768, 50257), (4096, 4096), (4096, 11008))

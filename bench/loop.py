@@ -21,7 +21,7 @@ from transformer import autocast_step
 
 from regard.commands.train import train
 from regard.data.progress import Progress
-from regard.models.transformer.model import build
+from regard.models.construction import build
 from regard.runs import recipes
 from regard.runs.plan import Plan, plan
 from regard.storage.event_log import read

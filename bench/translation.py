@@ -38,8 +38,9 @@ from torch import Tensor
 
 from regard.interchange.huggingface.folder import save_folder
 from regard.loading import load as load_model
+from regard.models.construction import build
 from regard.models.transformer.config import TransformerConfig
-from regard.models.transformer.model import Transformer, build
+from regard.models.transformer.model import Transformer
 from regard.runs.stored_run import Run, open_run, write_run, write_weights
 from regard.storage import TensorFolder
 from regard.text.specials import BOS, EOS, PAD, SPECIALS

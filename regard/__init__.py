@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Any
 from regard.errors import RegardError
 
 if TYPE_CHECKING:
-    from regard.families.registry import build
     from regard.families.registry import named as preset
     from regard.inspection.tape import record
-    from regard.loading import Model, ensemble, load, save
+    from regard.loading import Model, build, ensemble, load, save
     from regard.models.transformer.config import TransformerConfig
 
 __all__ = [
@@ -30,7 +29,7 @@ __version__ = "0.1.0"
 HOMES = {
     "Model": ("loading", "Model"),
     "TransformerConfig": ("models.transformer.config", "TransformerConfig"),
-    "build": ("families.registry", "build"),
+    "build": ("loading", "build"),
     "ensemble": ("loading", "ensemble"),
     "load": ("loading", "load"),
     "preset": ("families.registry", "named"),

@@ -22,16 +22,17 @@ from regard.decoding.streams import Completion, Stream, continue_all, search_all
 from regard.decoding.text_model import Given, TextModel
 from regard.decoding.translation import Translation, least_risky, translated
 from regard.errors import Problems, RegardError
-from regard.families import registry
-from regard.families.registry import Config
+from regard.families.registry import named
 from regard.interchange.huggingface.folder import load_folder, save_folder
 from regard.models.captioner.config import CaptionConfig
+from regard.models.config import ModelConfig
+from regard.models.construction import build as construct
 from regard.models.construction import usable
 from regard.models.kernels.converted import Converted
 from regard.models.kernels.int8 import quantise
 from regard.models.kernels.packed import packed
+from regard.models.network import BaseModel, Network, SequenceModule
 from regard.models.transformer.model import Transformer
-from regard.models.word_vectors.model import WordVectors
 from regard.runs.stored_run import Run, is_run, open_run
 from regard.storage import former_files, strange_files
 from regard.text.tokenizer import Tokenizer
@@ -48,20 +49,20 @@ TYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 class Model:
     """A module with its settings, and what it came with: a run's tokenizers, or a config.json."""
 
-    module: registry.Model
+    module: BaseModel
     extra: Mapping[str, Any] = field(default_factory=dict)  # `save` keeps its token ids
     tokenizer: Tokenizer | None = None  # of a run: of its text, or of the target of pairs
     source_tokenizer: Tokenizer | None = None  # of a run on pairs; often the same one
     origin: Path | None = None  # the Hugging Face folder that it was loaded from
 
     @property
-    def config(self) -> Config:
+    def config(self) -> ModelConfig:
         return self.module.config
 
     @cached_property
     def speaker(self) -> TextModel:
         """The model as searches know it."""
-        if isinstance(self.module, WordVectors):
+        if not isinstance(self.module, SequenceModule):
             raise RegardError(
                 "word vectors neither write nor judge texts; `regard words` looks at them"
             )
@@ -260,12 +261,12 @@ def _several(given: Any) -> list[Given]:
     return [several] if ids else several
 
 
-def special_tokens_of(config: Config) -> SpecialTokens:
+def special_tokens_of(config: ModelConfig) -> SpecialTokens:
     """What the first ids mean to a model that was trained here."""
-    return TARGET if registry.reads(config) else TEXT
+    return TARGET if config.reads else TEXT
 
 
-def _signs(extra: Mapping[str, Any], config: Config) -> SpecialTokens:
+def _signs(extra: Mapping[str, Any], config: ModelConfig) -> SpecialTokens:
     """What a config.json says of its vocabulary; a plain module has the signs of a run."""
     ends = extra.get("eos_token_id")
     if ends is None:
@@ -323,7 +324,7 @@ def load(
         raise RegardError(f"weights cannot be loaded as {dtype}; choose one of {known}")
     if is_run(folder):
         model = _of_run(open_run(folder, usable(device)))
-        if isinstance(model.module, registry.Network):  # counts have the numbers they have
+        if isinstance(model.module, Network):  # counts have the numbers they have
             model.module.to(dtype)
     elif not (folder / "config.json").is_file():
         raise RegardError(
@@ -337,6 +338,14 @@ def load(
             f"{folder}: only a Transformer has weights to keep in eight bits; load it without int8"
         )
     return replace(model, module=_converted(model.module, int8, fast))
+
+
+def build(model: ModelConfig | str, device: torch.device | str | None = None) -> Any:
+    """The module that settings, or a model's name, describe, freshly initialised.
+
+    On the `meta` device it takes no memory.
+    """
+    return construct(named(model) if isinstance(model, str) else model, device)
 
 
 def ensemble(models: Sequence[Model]) -> Model:
@@ -356,7 +365,7 @@ def ensemble(models: Sequence[Model]) -> Model:
     return replace(models[0], module=joint.module)
 
 
-def _converted(module: registry.Model, int8: bool, fast: bool) -> registry.Model:
+def _converted(module: BaseModel, int8: bool, fast: bool) -> BaseModel:
     if not isinstance(module, Transformer):
         return module
     if int8:

@@ -14,6 +14,7 @@ from rich.text import Text
 from regard.commands.arguments import check_writable
 from regard.data.readers.files import expanded
 from regard.errors import RegardError
+from regard.families.settings import ModelSettings, Settings
 from regard.interchange.arpa import read_arpa, write_arpa
 from regard.loading import is_folder
 from regard.models.counting.model import NGram, NGramConfig, tensors_of
@@ -23,13 +24,7 @@ from regard.storage.event_log import Log
 from regard.text.specials import BOS, EOS, SPECIALS, UNK
 from regard.text.tokenizer import Tokenizer
 from regard.text.vocabulary import Vocabulary
-from regard.training.settings import (
-    DataSettings,
-    ModelSettings,
-    Settings,
-    TokenizerSettings,
-    TrainingSettings,
-)
+from regard.training.settings import DataSettings, TokenizerSettings, TrainingSettings
 
 UNHEARD = -100.0 * math.log(10)  # of unknown words, where a file has nothing for them, as KenLM
 

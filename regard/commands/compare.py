@@ -25,12 +25,12 @@ from regard.comparison.report.summary import summary
 from regard.comparison.results import Comparison
 from regard.data.builtin.tasks import TASKS
 from regard.errors import Problems, RegardError, nearest
-from regard.families.registry import OTHERS
+from regard.families.registry import find
+from regard.families.settings import Settings
 from regard.formats import count, rate
 from regard.models.counting.model import NGramConfig
 from regard.runs.plan import device_for
 from regard.storage import write_together
-from regard.training.settings import Settings
 from regard.training.signals import WORDS, StoppedError, listening
 
 Names = tuple[str, ...]
@@ -182,7 +182,7 @@ class Compare:
 
     def _settings(self, name: str, preset: str, changes: list[str], pairs: bool) -> Settings:
         """One model's settings, as `regard train` has them."""
-        counts = isinstance(OTHERS.get(preset), NGramConfig)
+        counts = isinstance(find(preset), NGramConfig)
         steps, epochs = (UNSAID, UNSAID) if counts else (self.steps, self.epochs)
         command = Train(
             data=self.data,

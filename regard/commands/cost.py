@@ -21,16 +21,16 @@ from regard.cost.jobs import Shape
 from regard.cost.lecture_table import markdown, sections
 from regard.cost.report import Asked, Report, Work, advice, of_counted, report
 from regard.errors import Problems, RegardError
-from regard.families.registry import Config
+from regard.families.settings import Settings
 from regard.formats import moment
 from regard.models.captioner.config import CaptionConfig
+from regard.models.config import ModelConfig
 from regard.models.counting.model import NGram, NGramConfig
 from regard.models.transformer.config import TransformerConfig
 from regard.models.word_vectors.model import Word2VecConfig
 from regard.runs.stored_run import is_run, open_run
 from regard.training.memory.micro_batch import even
 from regard.training.optimization.precision import Precision
-from regard.training.settings import Settings
 
 TEXT = 4096  # tokens that a step of word vectors reads here
 OPEN = "the vocabulary is that of the preset; the data decides"
@@ -162,7 +162,7 @@ class Cost:
             found = report(config, replace(asked, shape=replace(asked.shape, rows=some)))
         return in_parts(found, parts), parts
 
-    def _check_fit(self, config: Config, tokens: int, new: int) -> None:
+    def _check_fit(self, config: ModelConfig, tokens: int, new: int) -> None:
         """Refuse what a model like this does not do, or not at such a length."""
         problems = Problems("cost")
         if self.source is not None and config.kind != "encoder-decoder":

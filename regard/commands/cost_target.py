@@ -5,18 +5,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from regard.errors import Problems, RegardError
-from regard.families.registry import OTHERS, Config, named
+from regard.families.registry import find, named, names
+from regard.families.settings import Settings
 from regard.interchange.huggingface import FAMILIES
 from regard.interchange.huggingface.family import Settings as Given
 from regard.interchange.huggingface.folder import open_folder
 from regard.loading import is_folder
+from regard.models.config import ModelConfig
 from regard.models.transformer.config import TransformerConfig
-from regard.models.transformer.presets import DIAL, DIALLED, PRESETS
 from regard.runs import recipes
 from regard.runs.stored_run import config_of, is_run
 from regard.storage import read_json
 from regard.training.objectives import Criterion, criterion_of
-from regard.training.settings import OptimizerSettings, Settings, TrainingSettings
+from regard.training.settings import OptimizerSettings, TrainingSettings
 
 TOKENS = 128  # where neither the model nor anybody says how many
 OFFERED = 6  # names, of some sixty
@@ -28,7 +29,7 @@ RATE = 1e-3  # where the model decides it; what it is changes no cost
 class PricedJob:
     """A model, and how it is trained where that is known."""
 
-    config: Config
+    config: ModelConfig
     settings: Settings | None = None
     decided: bool = True  # by data; else it is a recipe, which leaves much to it
 
@@ -81,7 +82,7 @@ def job_of(name: str) -> PricedJob:
 
     A recipe's vocabulary is its data's; without data it is what its tokenizer may learn.
     """
-    if name in OTHERS or name in PRESETS or DIAL.fullmatch(name):
+    if find(name) is not None:
         return PricedJob(named(name))
     if name and is_folder(Path(name)):
         folder = Path(name)
@@ -98,7 +99,7 @@ def job_of(name: str) -> PricedJob:
     raise RegardError(_unknown(name))
 
 
-def _config_in(folder: Path) -> Config:
+def _config_in(folder: Path) -> ModelConfig:
     """The model of a Hugging Face folder, whether or not its weights are there."""
     path = folder / "config.json"
     if any(folder.glob("*.safetensors")) or not path.is_file():
@@ -119,7 +120,7 @@ def _unknown(name: str) -> str:
     """That there is no such model, with names that may be meant."""
     if "/" in name or "\\" in name:
         return f"{name} is not there; give a run, a Hugging Face folder, a recipe or a model's name"
-    known = sorted({*PRESETS, *DIALLED, *OTHERS, *recipes.names()})
+    known = sorted({*names(), *recipes.names()})
     begin = name.lower().partition("-")[0]
     close = difflib.get_close_matches(name.lower(), known, n=OFFERED)
     close += [one for one in known if begin and one.startswith(begin) and one not in close]

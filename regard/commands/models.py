@@ -11,15 +11,13 @@ from rich.text import Text
 from rich.tree import Tree
 
 from regard.errors import RegardError
-from regard.families.registry import ABOUT, OTHERS, Config, build, named
+from regard.families.registry import all_presets, find, named, names
 from regard.inspection.anatomy import Part, anatomy, parameters
 from regard.interchange.huggingface.folder import open_folder
 from regard.loading import is_folder
-from regard.models.convolution.config import ConvolutionConfig
+from regard.models.config import ModelConfig
+from regard.models.construction import build
 from regard.models.counting.model import NGramConfig
-from regard.models.recurrent.config import RecurrentConfig
-from regard.models.transformer.config import TransformerConfig
-from regard.models.transformer.presets import DIALLED, PRESETS, preset
 from regard.runs.stored_run import WEIGHTS, config_of, is_run, levels
 
 
@@ -28,7 +26,8 @@ class Models:
     """List the named models with their shapes and parameter counts."""
 
     def run(self, console: Console) -> None:
-        rows = [_row(name) for name in (*DIALLED, *PRESETS)]
+        found = {name: named(name) for name in names()}
+        rows = [_row(name, config) for name, config in found.items() if config.sizes]
         table = Table(box=None, header_style="bold", pad_edge=False)
         room = console.width
         for heading in rows[0]:  # as many as fit, the most wanted first
@@ -44,8 +43,9 @@ class Models:
         others = Table(box=None, header_style="bold", pad_edge=False)
         others.add_column("other models", style="cyan")
         others.add_column("")
-        for name, about in ABOUT.items():
-            others.add_row(name, about)
+        for name, preset in all_presets().items():
+            if not preset.config.sizes:
+                others.add_row(name, preset.about)
         console.print("")
         console.print(others)
         console.print(
@@ -55,26 +55,10 @@ class Models:
         )
 
 
-def _row(name: str) -> dict[str, str]:
+def _row(name: str, config: ModelConfig) -> dict[str, str]:
     """A model's line in the table, by column, the most wanted first."""
-    config = preset(name).resolved()
-    layers, heads = f"{config.layers}", f"{config.heads}"
-    if config.encoder_layers:
-        layers = f"{config.encoder_layers} + {config.layers}"
-    if config.kv_heads != config.heads:
-        heads += f" / {config.kv_heads}"
-    return {
-        "model": name,
-        "parameters": f"{parameters(build(config, 'meta')):,}",
-        "layers": layers,
-        "width": f"{config.width}",
-        "heads": heads,
-        "kind": config.kind,
-        "hidden": f"{config.hidden}",
-        "vocabulary": f"{config.vocabulary}",
-        "positions": config.positions,
-        "norm": f"{config.norm_place} {config.norm}",
-    }
+    count = parameters(build(config, "meta"))
+    return {"model": name, "parameters": f"{count:,}", **config.sizes}
 
 
 @dataclass(frozen=True)
@@ -91,23 +75,21 @@ class Describe:
             return
         module = build(config, "meta")
         console.print(_tree(anatomy(module, self.name)))
-        config = module.config
-        headed = isinstance(config, TransformerConfig) and config.head != "none"
-        if (headed or isinstance(config, RecurrentConfig | ConvolutionConfig)) and config.tied:
+        if config.ties_output:
             console.print("\nthe output matrix is tied to embed.tokens and counted once")
-        console.print(f"\n{_settings(config)}", style="dim")
+        console.print(f"\n{_settings(module.config)}", style="dim")
 
 
 def _show_counts(name: str, config: NGramConfig, console: Console) -> None:
     """An n-gram model's settings, and of a run how many n-grams of each length it has."""
     console.print(Text(name, "cyan").append(f"  {config.order}-gram, {config.smoothing}", "dim"))
-    if name not in OTHERS and (Path(name) / WEIGHTS).exists():
+    if find(name) is None and (Path(name) / WEIGHTS).exists():
         for line in levels(Path(name)):
             console.print(f"  {line}")
     console.print(f"\n{_settings(config)}", style="dim")
 
 
-def _config(name: str) -> Config:
+def _config(name: str) -> ModelConfig:
     """The settings of a named model, else of a folder; a name wins over a folder of that name."""
     try:
         return named(name)
@@ -135,7 +117,7 @@ def _tree(part: Part, tree: Tree | None = None) -> Tree:
     return tree
 
 
-def _settings(config: Config) -> str:
+def _settings(config: ModelConfig) -> str:
     """The settings that differ from the defaults, as one would write them."""
     usual = type(config)().resolved()
     differing = [

@@ -12,12 +12,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from regard.families.settings import Settings
 from regard.models.bag.model import BagConfig
 from regard.models.counting.model import NGramConfig
 from regard.models.transformer.config import TransformerConfig
 from regard.models.word_vectors.model import Word2VecConfig
 from regard.runs import recipes
-from regard.training.settings import Settings
 
 LEARNED = ("vocabulary", "source_vocabulary")  # the tokenizer's: no setting of the model
 

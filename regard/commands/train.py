@@ -27,7 +27,10 @@ from regard.data.feeds.pair_batches import PairBatches
 from regard.data.progress import Progress
 from regard.errors import Problems, RegardError
 from regard.families.data.images import SCENES
-from regard.families.registry import OTHERS, Config, build
+from regard.families.registry import find
+from regard.families.settings import ModelSettings, Settings
+from regard.models.config import ModelConfig
+from regard.models.construction import build
 from regard.models.counting.model import NGramConfig
 from regard.models.word_vectors.model import Word2VecConfig
 from regard.runs import recipes
@@ -41,7 +44,6 @@ from regard.terminal import cut, in_one_line
 from regard.training.distributed.joining import joined
 from regard.training.distributed.processes import ALONE, Processes
 from regard.training.job import Outcome
-from regard.training.settings import ModelSettings, Settings
 from regard.training.signals import Stop, listening
 
 Names = tuple[str, ...]
@@ -173,7 +175,7 @@ class Train:
 
     def _check_fit(self) -> None:
         """Refuse options that mean nothing to the model that is named."""
-        named = OTHERS.get(self.model)
+        named = find(self.model)
         problems = Problems("train")
         steps, epochs = self.steps != UNSAID, self.epochs != UNSAID
         problems.require(not (steps and epochs), "give --steps or --epochs, not both")
@@ -265,15 +267,15 @@ def describe(made: Plan, folder: Path, console: Console, full: bool) -> None:
                 console.print(Text(f"{key} = {toml(value)}"), soft_wrap=True)
 
 
-def _model(config: Config) -> str:
+def _model(config: ModelConfig) -> str:
     """A model in a few words."""
     if isinstance(config, NGramConfig):
         return f"{config.order}-gram, {config.smoothing}"
     if isinstance(config, Word2VecConfig):
         return f"{config.method} with loss {config.loss}, width {config.width}"
     count = sum(weight.numel() for weight in build(config, "meta").parameters())
-    shape = f", {config.layers} layers, width {config.width}"
-    return f"{config.kind}, {count:,} parameters{shape}"
+    layers = f", {config.layers} layers" if hasattr(config, "layers") else ""
+    return f"{config.kind}, {count:,} parameters{layers}, width {config.width}"
 
 
 def train(
@@ -320,7 +322,7 @@ def _show_interrupted(
 def _show_finished(folder: Path, console: Console) -> None:
     found = state(folder)
     words = f"{folder} is {found.word} at step {found.step:,}; raise --steps to train it further"
-    if found.model in OTHERS and not ModelSettings(found.model).by_steps:
+    if found.model and not ModelSettings(found.model).by_steps:
         words = f"{folder} is {found.word}; choose another --out to train anew"
     console.print(Text(words), soft_wrap=True)
 

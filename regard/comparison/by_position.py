@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from regard.data.token_files import Tokens
 from regard.errors import RegardError
-from regard.families.registry import Writer
+from regard.models.network import SequenceModule
 from regard.models.recurrent.model import Recurrent
 from regard.text.specials import BOS, PAD
 from regard.training.validation import at_rest
@@ -29,7 +29,7 @@ def buckets(longest: int) -> list[tuple[int, int]]:
     return [(low + 1, high) for low, high in pairwise(ends)]
 
 
-def by_position(module: Writer, tokens: Tokens, longest: int) -> list[float]:
+def by_position(module: SequenceModule, tokens: Tokens, longest: int) -> list[float]:
     """The mean loss in nats of each of the buckets; fewer where the model has no room for all."""
     starts = np.unique(np.arange(ROWS) * max(len(tokens) - longest - 1, 0) // ROWS)
     ids = torch.from_numpy(tokens.rows(starts, longest + 1, PAD))
@@ -48,7 +48,7 @@ def by_position(module: Writer, tokens: Tokens, longest: int) -> list[float]:
     return means[: len(_finite(means))]
 
 
-def _losses(module: Writer, given: torch.Tensor, wanted: torch.Tensor) -> np.ndarray:
+def _losses(module: SequenceModule, given: torch.Tensor, wanted: torch.Tensor) -> np.ndarray:
     """The loss at each position, (rows, positions); NaN from where a model has no more room."""
     positions = given.shape[1]
     while True:

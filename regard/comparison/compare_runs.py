@@ -27,6 +27,7 @@ from regard.data.feeds.pair_batches import PairBatches
 from regard.data.feeds.stream import TextFeed
 from regard.data.progress import Progress
 from regard.errors import Problems, RegardError
+from regard.families.settings import ModelSettings, Settings
 from regard.formats import duration
 from regard.runs.plan import device_for, plan
 from regard.runs.resolve import Plan
@@ -37,7 +38,6 @@ from regard.runs.train_run import train_run
 from regard.storage import make_folder, read_json, write_json
 from regard.terminal import message
 from regard.training.distributed.processes import ALONE
-from regard.training.settings import ModelSettings, Settings
 from regard.training.signals import Stop, StoppedError
 
 NOTES, MEASURED = "compare.json", "measured"

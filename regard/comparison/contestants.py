@@ -10,15 +10,14 @@ from typing import Any
 
 from regard.comparison.matching import can_be_matched, count, matched
 from regard.errors import Problems, RegardError, nearest
-from regard.families.registry import ABOUT, OTHERS, Config, named
-from regard.models.bag.model import BagConfig
+from regard.families.registry import all_presets, named, names
+from regard.families.settings import ModelSettings, Settings
+from regard.models.config import ModelConfig
 from regard.models.counting.model import NGramConfig
 from regard.models.recurrent.config import RecurrentConfig
 from regard.models.transformer.config import TransformerConfig
-from regard.models.transformer.presets import PRESETS
 from regard.runs.stored_run import config_for
 from regard.text.tokenizer import Tokenizer
-from regard.training.settings import ModelSettings, Settings
 
 TEXT_NAMES = {"transformer": "regard-4", "convolution": "conv"}
 PAIR_NAMES = {"transformer": "transformer-tiny", "conv": "conv-pairs", "convolution": "conv-pairs"}
@@ -72,7 +71,7 @@ def preset_of(name: str, pairs: bool) -> str:
     try:
         named(preset)
     except RegardError:
-        known = [*short, *(other for other in (*OTHERS, *PRESETS) if _fits(other, pairs))]
+        known = [*short, *(other for other in names() if _fits(other, pairs))]
         raise RegardError(f"no model is called {name!r}; {nearest(name, known)}") from None
     if not _fits(preset, pairs):
         what, usual = "pairs" if pairs else "text", ", ".join(USUAL[pairs])
@@ -83,8 +82,7 @@ def preset_of(name: str, pairs: bool) -> str:
 def _fits(preset: str, pairs: bool) -> bool:
     """Whether a model reads such data."""
     config = named(preset)
-    wanted = "encoder-decoder" if pairs else "decoder"
-    return config.kind == wanted and not isinstance(config, BagConfig)
+    return config.task == ("sequence-to-sequence" if pairs else "causal")
 
 
 def chosen(given: str, pairs: bool) -> dict[str, str]:
@@ -105,11 +103,8 @@ def chosen(given: str, pairs: bool) -> dict[str, str]:
 
 def about(preset: str) -> str:
     """A model in a few words."""
-    if preset in ABOUT:
-        return ABOUT[preset]
-    config = named(preset)
-    kind = "an encoder–decoder" if config.kind == "encoder-decoder" else "a decoder"
-    return f"a Transformer, {kind} with {config.positions} positions"  # type: ignore[union-attr]
+    known = all_presets().get(preset)
+    return known.about if known else named(preset).about
 
 
 def shared(settings: Settings, pairs: bool, device: str) -> Settings:
@@ -156,7 +151,7 @@ def sized(
     return Contestant(name, settings, words, found.parameters)
 
 
-def _config(settings: Settings, tokenizers: Sequence[Tokenizer]) -> Config:
+def _config(settings: Settings, tokenizers: Sequence[Tokenizer]) -> ModelConfig:
     """The model as it will be built."""
     config = config_for(settings.model, tokenizers[0], tokenizers[-1])
     if isinstance(config, TransformerConfig) and not settings.data.pairs:

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from regard.data.batch import padded
 from regard.data.readers.pairs import EncodedPairs
 from regard.data.token_files import Tokens
-from regard.families.registry import Writer
+from regard.models.network import SequenceModule
 from regard.models.recurrent.model import Recurrent
 from regard.models.transformer.attention import any_shape
 from regard.text.specials import BOS, EOS, PAD
@@ -43,7 +43,7 @@ def places(tokens: Tokens, longest: int, wanted: int = TARGETS) -> np.ndarray:
 
 
 def by_context(
-    module: Writer, tokens: Tokens, targets: np.ndarray, lengths: Sequence[int]
+    module: SequenceModule, tokens: Tokens, targets: np.ndarray, lengths: Sequence[int]
 ) -> list[float]:
     """The mean loss of the targets, in nats, given so many tokens before each."""
     found = []
@@ -57,7 +57,7 @@ def by_context(
     return found
 
 
-def _last_loss(module: Writer, given: Tensor, wanted: Tensor) -> float:
+def _last_loss(module: SequenceModule, given: Tensor, wanted: Tensor) -> float:
     """The summed loss of what follows each row: given (rows, length), wanted (rows,)."""
     if isinstance(module, Recurrent):  # which has learnt to begin with <s>, wherever a text is cut
         given = F.pad(given, (1, 0), value=BOS)
@@ -72,7 +72,7 @@ def long_sources(pairs: EncodedPairs, wanted: int = PAIRS) -> np.ndarray:
 
 
 def by_source(
-    module: Writer, pairs: EncodedPairs, chosen: np.ndarray, lengths: Sequence[int]
+    module: SequenceModule, pairs: EncodedPairs, chosen: np.ndarray, lengths: Sequence[int]
 ) -> list[float]:
     """The mean loss of all tokens of the chosen targets, given the first tokens of each source."""
     found = []
@@ -89,7 +89,9 @@ def by_source(
     return found
 
 
-def _target_loss(module: Writer, sources: list[np.ndarray], targets: list[np.ndarray]) -> float:
+def _target_loss(
+    module: SequenceModule, sources: list[np.ndarray], targets: list[np.ndarray]
+) -> float:
     """The summed loss of targets (with <s> and </s>), given sources."""
     read, lengths = padded(sources)
     written, _ = padded(targets)

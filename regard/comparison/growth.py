@@ -17,8 +17,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from regard.errors import RegardError
-from regard.families.registry import Config, Writer, build
+from regard.models.config import ModelConfig
+from regard.models.construction import build
 from regard.models.counting.model import NGramConfig
+from regard.models.network import SequenceModule
 from regard.models.protocol import State
 from regard.models.recurrent.config import RecurrentConfig
 from regard.models.transformer.attention import any_shape
@@ -41,7 +43,7 @@ class Growth:
     state_bytes: list[int | None]  # that are kept for it
 
 
-def growth(module: Writer, lengths: Sequence[int]) -> Growth:
+def growth(module: SequenceModule, lengths: Sequence[int]) -> Growth:
     """What each of the lengths costs; the module's weights do not matter."""
     counted = shadow_of(module.config)
     found: dict[str, list[Any]] = {
@@ -58,7 +60,7 @@ def growth(module: Writer, lengths: Sequence[int]) -> Growth:
     return Growth(list(lengths), **found)
 
 
-def shadow_of(config: Config) -> Any:
+def shadow_of(config: ModelConfig) -> Any:
     """A module like it to count on, without its weights; None of counts, which multiply nothing.
 
     On the `meta` device each step of a recurrence goes through Python: 2,048 tokens of an LSTM took
@@ -89,7 +91,7 @@ class Reading:
 
     @classmethod
     def of(cls, module: Any, length: int) -> "Reading":
-        config: Config = module.config
+        config: ModelConfig = module.config
         vocabulary = min(config.vocabulary, getattr(config, "source_vocabulary", 0) or 1 << 30)
         first = min(len(SPECIALS), vocabulary - 1)
         ids = first + np.random.default_rng(0).integers(0, vocabulary - first, (1, length))

@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol, cast
 
 from regard.errors import RegardError
-from regard.families.registry import Config, build
 from regard.inspection.anatomy import parameters
+from regard.models.config import ModelConfig
+from regard.models.construction import build
 from regard.models.convolution.config import ConvolutionConfig
 from regard.models.recurrent.config import RecurrentConfig
 from regard.models.transformer.config import TransformerConfig
@@ -32,17 +33,17 @@ class Match:
     parameters: int
 
 
-def count(config: Config) -> int:
+def count(config: ModelConfig) -> int:
     """The parameters of the module that a config describes."""
     return parameters(build(config, "meta"))
 
 
-def can_be_matched(config: Config) -> bool:
+def can_be_matched(config: ModelConfig) -> bool:
     """Whether a model has a width to choose; counts have none."""
     return isinstance(config, TransformerConfig | RecurrentConfig | ConvolutionConfig)
 
 
-def matched(config: Config, budget: int) -> Match:
+def matched(config: ModelConfig, budget: int) -> Match:
     """The width whose module has the number of parameters nearest to the budget.
 
     Depth and the number of heads stay; what lies between scales with the width.
@@ -65,7 +66,7 @@ def matched(config: Config, budget: int) -> Match:
     return best
 
 
-def resized(config: Config, width: int) -> dict[str, int]:
+def resized(config: ModelConfig, width: int) -> dict[str, int]:
     """The settings that make a model so wide, all else in proportion."""
     usual = cast(Widened, config).width
     hidden = getattr(config, "hidden", 0)
@@ -75,7 +76,7 @@ def resized(config: Config, width: int) -> dict[str, int]:
     return {"width": width, "hidden": grown}
 
 
-def _step(config: Config) -> int:
+def _step(config: ModelConfig) -> int:
     """Widths are multiples of this: heads divide them, into even parts, and so do kernels."""
     heads = getattr(config, "heads", 1)
     step = 2 * heads  # rotary positions turn pairs

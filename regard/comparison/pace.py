@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.data.batch import Batch
-from regard.families.registry import build
+from regard.models.construction import build
 from regard.runs.resolve import Plan
 from regard.training.objectives import loss
 from regard.training.optimization.optimizers import Optimizers

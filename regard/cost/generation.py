@@ -14,7 +14,7 @@ from regard.cost.jobs import Counted, Shape
 from regard.cost.trace.fake_device import Kind
 from regard.cost.trace.tracer import Total
 from regard.errors import RegardError
-from regard.families.registry import Config
+from regard.models.config import ModelConfig
 from regard.training.optimization.precision import Precision
 
 Line = tuple[int, ...]
@@ -54,7 +54,7 @@ class Generation:
 
 
 def generation(
-    config: Config,
+    config: ModelConfig,
     shape: Shape,
     new: int,
     kind: Kind = "cpu",

@@ -19,8 +19,9 @@ from regard.cost.trace.tracer import ASIDE, Record, Total, Tracer, total, tracin
 from regard.cost.trace.values import MOST
 from regard.data.batch import Batch
 from regard.errors import RegardError
-from regard.families.registry import Config, build, reads
 from regard.models.captioner.config import CaptionConfig
+from regard.models.config import ModelConfig
+from regard.models.construction import build
 from regard.models.counting.model import NGramConfig
 from regard.models.protocol import Memory
 from regard.models.word_vectors.model import Word2VecConfig
@@ -77,7 +78,7 @@ class Counted:
         return [record for record in self.records if record.phase == phase]
 
 
-def module_of(config: Config, precision: Precision = "float32") -> Any:
+def module_of(config: ModelConfig, precision: Precision = "float32") -> Any:
     """The module on the meta device, with weights as this precision has them when it is used."""
     if isinstance(config, NGramConfig):
         raise RegardError(
@@ -175,7 +176,7 @@ class Learning:
 
 
 def train_step(
-    config: Config,
+    config: ModelConfig,
     shape: Shape,
     kind: Kind = "cpu",
     precision: Precision = "float32",
@@ -210,7 +211,7 @@ def train_step(
         return _counted(tracer, module, ("forward", "backward", "optimizer"))
 
 
-def _objective(config: Config) -> Objective:
+def _objective(config: ModelConfig) -> Objective:
     form: Form = "pairs" if config.kind == "encoder-decoder" else "text"
     return objective_for(config, "images" if isinstance(config, CaptionConfig) else form)
 
@@ -229,10 +230,10 @@ def _note_gradients(tracer: Tracer, weights: Mapping[str, Tensor]) -> None:
             weight.register_post_accumulate_grad_hook(noted)
 
 
-def _batch(tracer: Tracer, config: Config, shape: Shape) -> Batch:
+def _batch(tracer: Tracer, config: ModelConfig, shape: Shape) -> Batch:
     tokens = numbers(tracer, shape.rows, shape.tokens)
     source = lengths = source_lengths = documents = None
-    if reads(config):
+    if config.reads:
         source = _source(tracer, config, shape)
     if shape.lengths:
         given = torch.tensor(shape.lengths)
@@ -258,7 +259,7 @@ def _counted(tracer: Tracer, module: Any, phases: tuple[str, ...], state: int = 
 
 
 def read(
-    config: Config,
+    config: ModelConfig,
     shape: Shape,
     kind: Kind = "cpu",
     precision: Precision = "float32",
@@ -271,7 +272,7 @@ def read(
 
 
 def step(
-    config: Config,
+    config: ModelConfig,
     shape: Shape,
     kind: Kind = "cpu",
     precision: Precision = "float32",
@@ -283,7 +284,7 @@ def step(
 
 
 def write(
-    config: Config,
+    config: ModelConfig,
     shape: Shape,
     new: int,
     kind: Kind = "cpu",
@@ -306,7 +307,7 @@ def write(
     module = module_of(config, precision).eval()
     with torch.no_grad(), tracing(module, kind, written_out=written_out) as tracer:
         with _mixed(tracer, precision):
-            memory = _memory(tracer, module, shape) if reads(config) else None
+            memory = _memory(tracer, module, shape) if config.reads else None
             given = _begun(module, shape, room or tokens + new, last)
             state = given.get("state")
             tracer.memory.use(tensors_in(state), "cache")
@@ -337,7 +338,7 @@ def _begun(module: Any, shape: Shape, room: int, last: bool) -> dict[str, Any]:
     return given
 
 
-def _source(tracer: Tracer, config: Config, shape: Shape) -> Tensor:
+def _source(tracer: Tracer, config: ModelConfig, shape: Shape) -> Tensor:
     """What is read: tokens (rows, positions), or pictures."""
     if isinstance(config, CaptionConfig):
         sides = config.picture, config.picture

@@ -19,7 +19,7 @@ from regard.cost import jobs
 from regard.cost.jobs import Counted, Shape
 from regard.cost.polynomials import Polynomial, fitted
 from regard.cost.trace.tracer import Record, total, tracing
-from regard.families.registry import Config
+from regard.models.config import ModelConfig
 from regard.models.convolution.config import ConvolutionConfig
 from regard.models.recurrent.config import RecurrentConfig
 from regard.models.transformer.config import TransformerConfig
@@ -267,7 +267,7 @@ def _layers() -> Section:
     )
 
 
-def _layer(config: Config, shape: Shape, place: str) -> dict[str, int]:
+def _layer(config: ModelConfig, shape: Shape, place: str) -> dict[str, int]:
     counted = jobs.read(config, shape)
     held = jobs.step(config, replace(shape, tokens=shape.tokens - 1)).state
     module = jobs.module_of(config).get_submodule(place)

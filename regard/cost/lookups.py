@@ -18,7 +18,7 @@ from regard.cost.jobs import Counted, Shape
 from regard.cost.trace.fake_device import Kind
 from regard.cost.trace.memory import USES, Place, Use
 from regard.cost.trace.tracer import Record, tracing
-from regard.families.registry import build
+from regard.models.construction import build
 from regard.models.counting.grams import Row
 from regard.models.counting.model import NGram
 from regard.models.counting.table import Level, Table

@@ -11,20 +11,21 @@ import torch
 
 from regard.cost.jobs import Learning, Shape
 from regard.data.batch import Batch
-from regard.families.registry import Config, build, reads
 from regard.models.captioner.config import CaptionConfig
+from regard.models.config import ModelConfig
+from regard.models.construction import build
 from regard.training.memory.allocator import keep_freed
 from regard.training.optimization.precision import Precision, computing
 
 SPARE = 8  # tokens
 
 
-def _ids(config: Config, rows: int, tokens: int, device: torch.device) -> torch.Tensor:
+def _ids(config: ModelConfig, rows: int, tokens: int, device: torch.device) -> torch.Tensor:
     return torch.randint(config.vocabulary, (rows, tokens), device=device)
 
 
 def training(
-    config: Config,
+    config: ModelConfig,
     shape: Shape,
     device: torch.device,
     precision: Precision = "float32",
@@ -36,14 +37,14 @@ def training(
     learning = Learning(build(config, device), precision)
     learning.prepare(device)
     ids = _ids(config, shape.rows, shape.tokens, device)
-    source = _source(config, shape, device) if reads(config) else None
+    source = _source(config, shape, device) if config.reads else None
     batch = Batch(ids, ids, ids.numel(), ids.numel(), source=source)
     varied = learning.answer.objective.varied
     mixed = partial(computing, precision, device, varied)
     return partial(learning.step, batch, 1, mixed, phase)
 
 
-def _source(config: Config, shape: Shape, device: torch.device) -> torch.Tensor:
+def _source(config: ModelConfig, shape: Shape, device: torch.device) -> torch.Tensor:
     """What is read: tokens (rows, positions), or pictures (rows, 3, size, size)."""
     if isinstance(config, CaptionConfig):
         sides = config.picture, config.picture
@@ -52,7 +53,7 @@ def _source(config: Config, shape: Shape, device: torch.device) -> torch.Tensor:
 
 
 def writing(
-    config: Config, shape: Shape, device: torch.device, precision: Precision = "float32"
+    config: ModelConfig, shape: Shape, device: torch.device, precision: Precision = "float32"
 ) -> Callable[[], None]:
     """A function that writes one token behind `shape.tokens`, and forgets it again.
 
@@ -66,7 +67,7 @@ def writing(
     mixed = partial(computing, precision, device, True)
     with torch.no_grad(), mixed():
         state: Any = module.start(rows, tokens + SPARE)
-        memory = module.encode(_source(config, shape, device)) if reads(config) else None
+        memory = module.encode(_source(config, shape, device)) if config.reads else None
         module(_ids(config, rows, tokens, device), memory, state=state, last=True)
     undoes = hasattr(state, "layers")  # a cache that would run full
     written = 0

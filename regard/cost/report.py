@@ -15,7 +15,7 @@ from regard.cost.predict import Bound, How, Prediction, predicted, timed
 from regard.cost.trace.memory import USES
 from regard.cost.trace.tracer import Total
 from regard.errors import RegardError
-from regard.families.registry import Config
+from regard.models.config import ModelConfig
 from regard.training.objectives import PLAIN, Criterion
 from regard.training.optimization.precision import Precision
 from regard.training.settings import OptimizerSettings
@@ -151,7 +151,7 @@ class Report:
         }
 
 
-def report(config: Config, asked: Asked) -> Report:
+def report(config: ModelConfig, asked: Asked) -> Report:
     """Count a job, predict its time, and find what would fit."""
     if asked.processes < 1 or asked.steps < 1:
         raise RegardError("there must be at least one process and one step")
@@ -186,7 +186,7 @@ def of_counted(counted: Counted, asked: Asked) -> Report:
     return Report(asked, counted, counted.total, prediction, seconds, tokens, parts, fitting)
 
 
-def counted_for(config: Config, asked: Asked, shape: Shape) -> Counted:
+def counted_for(config: ModelConfig, asked: Asked, shape: Shape) -> Counted:
     """One pass over a batch of this shape, of training if that is asked for."""
     kind, precision = asked.device.kind, asked.precision
     if asked.work == "train":
@@ -251,7 +251,7 @@ def _parts(
     return tuple(sorted(parts, key=lambda part: -part.seconds))
 
 
-def _that_fit(config: Config, asked: Asked, first: Counted) -> Fitting:
+def _that_fit(config: ModelConfig, asked: Asked, first: Counted) -> Fitting:
     """The most rows of this length, and the longest rows of this number, that the device holds.
 
     `first` is the job as it was asked for. (A prompt holds more than a step behind it.)
@@ -325,7 +325,7 @@ def _most(
     return max(size, min(guess or 0, most)), guess is not None
 
 
-def _first(config: Config, asked: Asked, shape: Shape) -> Counted:
+def _first(config: ModelConfig, asked: Asked, shape: Shape) -> Counted:
     """The job in another shape; of a generation, the prompt."""
     if asked.work != "generate":
         return counted_for(config, asked, shape)

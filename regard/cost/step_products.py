@@ -6,11 +6,11 @@ give the polynomial in them, exactly.
 
 from regard.cost import jobs
 from regard.cost.jobs import Shape
-from regard.families.registry import Config
+from regard.models.config import ModelConfig
 from regard.training.throughput import Products
 
 
-def products(config: Config, tokens: int, source: int = 0) -> int:
+def products(config: ModelConfig, tokens: int, source: int = 0) -> int:
     """Operations of the products of one row, forward and backward; hidden pairs not counted.
 
     What an optimizer multiplies (Muon does) is not the model's, and what is computed again for the
@@ -20,13 +20,13 @@ def products(config: Config, tokens: int, source: int = 0) -> int:
     return sum(r.products for r in counted.records if r.phase in ("forward", "backward"))
 
 
-def of_one_length(config: Config, tokens: int) -> Products:
+def of_one_length(config: ModelConfig, tokens: int) -> Products:
     """Those of rows that all have so many tokens."""
     each = products(config, tokens)
     return lambda rows, width, source: float(rows * each)
 
 
-def of_any_length(config: Config, sources: bool) -> Products:
+def of_any_length(config: ModelConfig, sources: bool) -> Products:
     """Those of rows of any length, from `sources` of any length or from what has one size.
 
     A row's products are of degree 2 in both lengths together: no more than pairs are counted. So

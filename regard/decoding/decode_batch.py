@@ -23,7 +23,7 @@ from regard.decoding.session import DecoderSession, check_fits, closed_up
 from regard.decoding.settings import TEXT, Sampling, SpecialTokens
 from regard.decoding.stable_topk import stable_topk
 from regard.errors import RegardError
-from regard.families.registry import Writer
+from regard.models.network import SequenceModule
 from regard.models.protocol import Memory, SequenceModel
 
 End = Literal["end", "limit", "room", "stop"]  # </s>; enough; the context is full; a stop string
@@ -211,7 +211,7 @@ def logprobs(logits: Tensor, chosen: Sequence[int], wanted: Sequence[int | None]
 
 
 def continued(
-    module: Writer, prompt: Sequence[int], asked: Sampling, signs: SpecialTokens = TEXT
+    module: SequenceModule, prompt: Sequence[int], asked: Sampling, signs: SpecialTokens = TEXT
 ) -> Iterator[int]:
     """Token ids that follow a prompt, as they are written, without what begins and ends a text."""
     writing = DecodeBatch.begin(

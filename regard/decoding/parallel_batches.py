@@ -13,8 +13,8 @@ from typing import TypeVar
 import torch
 from torch import nn
 
-from regard.families.registry import Writer
 from regard.models.kernels.linear import watched
+from regard.models.network import SequenceModule
 
 MOST = 4  # batches at once: each has a cache of its own, and Python runs in one thread at a time
 
@@ -29,7 +29,7 @@ class GivenUp(Exception):  # noqa: N818  (nothing went wrong)
 
 
 def side_by_side(
-    work: Callable[[Part, Event], Result], parts: Sequence[Part], module: Writer
+    work: Callable[[Part, Event], Result], parts: Sequence[Part], module: SequenceModule
 ) -> Iterator[tuple[Part, Result]]:
     """Each part with what `work` makes of it, as they come, if possible several at once.
 
@@ -79,7 +79,7 @@ def _by_several(
             pool.shutdown(cancel_futures=True)
 
 
-def _undisturbed(module: Writer) -> bool:
+def _undisturbed(module: SequenceModule) -> bool:
     """Whether the model computes on a CPU, and nobody looks on who sees one thread only."""
     hooks = [nn.modules.module._global_forward_hooks, nn.modules.module._global_forward_pre_hooks]
     for part in module.modules():

@@ -14,10 +14,9 @@ from torch import Tensor
 from regard.data.batch import padded
 from regard.decoding.settings import SpecialTokens
 from regard.errors import RegardError
-from regard.families.registry import Writer
 from regard.models.bag.model import Bag
 from regard.models.counting.model import NGram
-from regard.models.network import Network
+from regard.models.network import Network, SequenceModule
 from regard.models.protocol import Memory
 from regard.models.transformer.attention import any_shape
 from regard.text.invalid_utf8 import replace_invalid_utf8
@@ -36,7 +35,7 @@ Given = str | Sequence[int]  # a text, or token ids as they are
 class TextModel:
     """What a search needs of a model beside the protocol."""
 
-    module: Writer
+    module: SequenceModule
     signs: SpecialTokens
     tokenizer: Tokenizer | None = None  # of what is written; None: only ids can be given and had
     source_tokenizer: Tokenizer | None = None  # of what is read, for encoder–decoders

@@ -18,8 +18,8 @@ from regard.decoding.captions import captioned
 from regard.decoding.decode_batch import continued
 from regard.decoding.settings import TARGET, Sampling
 from regard.decoding.text_model import TextModel
-from regard.families.registry import Model, Writer
 from regard.models.captioner.model import Captioner
+from regard.models.network import BaseModel, SequenceModule
 from regard.models.word_vectors.model import WordVectors
 from regard.runs.plan import Plan
 from regard.text.specials import EOS, SPECIALS
@@ -32,11 +32,12 @@ RANKS = range(300, 3000, 270)  # of words that are shown with their neighbours
 SHOWN = 48  # tokens of a text with gaps
 
 
-def sampler(plan: Plan, module: Model) -> Sample:
+def sampler(plan: Plan, module: BaseModel) -> Sample:
     """What to show of a model now and then: a text, a translation, or gaps filled."""
     tokenizer = plan.tokenizers[0]
     if isinstance(module, WordVectors):
         return _comparing(module, tokenizer)
+    assert isinstance(module, SequenceModule)
     if isinstance(plan.feed, PairBatches):
         shown = plan.feed.valid if len(plan.feed.valid) else plan.feed.train
         return _translating(shown, module, tokenizer)
@@ -78,7 +79,7 @@ def _comparing(module: WordVectors, tokenizer: Tokenizer) -> Sample:
     return sample
 
 
-def _translating(pairs: EncodedPairs, module: Writer, tokenizer: Tokenizer) -> Sample:
+def _translating(pairs: EncodedPairs, module: SequenceModule, tokenizer: Tokenizer) -> Sample:
     turn = 0
 
     def sample() -> dict[str, Any]:
@@ -117,7 +118,7 @@ def _describing(feed: ImageFeed, module: Captioner, tokenizer: Tokenizer) -> Sam
     return sample
 
 
-def _filling(plan: Plan, module: Writer) -> Sample:
+def _filling(plan: Plan, module: SequenceModule) -> Sample:
     def sample() -> dict[str, Any]:
         batch = next(plan.feed.held_out(1), None) or plan.feed.step(0)
         width = SHOWN if batch.lengths is None else min(SHOWN, int(batch.lengths[0]))

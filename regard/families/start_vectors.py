@@ -6,14 +6,13 @@ import torch
 
 from regard.commands.words import table_of
 from regard.errors import RegardError
-from regard.families.registry import Model
-from regard.models.network import Network
+from regard.models.network import BaseModel, Network
 from regard.text.specials import SPECIALS
 from regard.text.tokenizer import Tokenizer
 
 
 @torch.no_grad()
-def start_with(module: Model, tokenizer: Tokenizer, path: str) -> str:
+def start_with(module: BaseModel, tokenizer: Tokenizer, path: str) -> str:
     """Let a fresh embedding begin with the vectors of a run or a file; says how many it took.
 
     They are scaled to be as long, on average, as the rows they replace: what follows the embedding

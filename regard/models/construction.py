@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from regard.errors import RegardError
+from regard.models.config import ModelConfig
 
 
 def usable(device: torch.device | str) -> torch.device:
@@ -25,6 +26,14 @@ def made_on(device: torch.device | str | None) -> Iterator[None]:
     """Modules made meanwhile lie there; without a device, where torch makes tensors anyway."""
     with usable(device or torch.get_default_device()), Undrawn():
         yield
+
+
+def build(config: ModelConfig, device: torch.device | str | None = None) -> Any:
+    """The module that settings describe, freshly initialised; on `meta` it takes no memory."""
+    if not isinstance(config, ModelConfig):
+        raise RegardError(f"build needs a model's settings, not a {type(config).__name__}")
+    with made_on(device):
+        return config.module()
 
 
 class Undrawn(TorchFunctionMode):

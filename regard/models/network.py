@@ -11,10 +11,32 @@ from regard.models.protocol import Memory, State
 from regard.models.validation import Lengths, last_real
 
 
-class Network(nn.Module):
+class BaseModel(nn.Module):
+    """Any model of ours: a module with its settings."""
+
+    config: Any  # a ModelConfig
+
+    @property
+    def device(self) -> torch.device:
+        """Where tokens must lie."""
+        raise NotImplementedError
+
+
+class SequenceModule(BaseModel):
+    """A model that answers the protocol (`SequenceModel`), whatever it is made of."""
+
+    def encode(self, source: Tensor, *given: Any, **named: Any) -> Memory:
+        """Read a source (rows, positions) once, for any number of calls."""
+        raise RegardError(f"this model ({self.config.kind}) reads no source; give it tokens only")
+
+    def start(self, rows: int, room: int, *, return_attention: bool = False) -> State:
+        """An empty state for `rows` sequences of up to `room` tokens."""
+        raise NotImplementedError
+
+
+class Network(SequenceModule):
     """A sequence model trained by gradients: `hidden` gives the last vectors, `forward` logits."""
 
-    config: Any
     embed: Any  # with the table `tokens`
     head: Any  # (hidden, the table) -> logits
 
@@ -58,18 +80,3 @@ class Network(nn.Module):
         """hidden (..., width) -> (..., vocabulary)."""
         logits: Tensor = self.head(hidden, self.embed.tokens.weight)
         return logits
-
-    def encode(
-        self,
-        source: Tensor,
-        lengths: Lengths = None,
-        mask: Mask | None = None,
-        *,
-        source_lengths: Lengths = None,
-    ) -> Memory:
-        """Read a source (rows, positions); `source_lengths` is another name of `lengths`."""
-        raise RegardError(f"this model ({self.config.kind}) reads no source; give it tokens only")
-
-    def start(self, rows: int, room: int, *, return_attention: bool = False) -> State:
-        """An empty state for `rows` sequences of up to `room` tokens."""
-        raise NotImplementedError

@@ -19,8 +19,9 @@ from regard.data.token_files import Tokens, prepare
 from regard.errors import RegardError
 from regard.families.data import images
 from regard.families.data.vocabularies import ALL, learned, tokenizer_for, vocabulary_for
-from regard.families.registry import Config
+from regard.families.settings import Settings
 from regard.models.bag.model import BagConfig
+from regard.models.config import ModelConfig
 from regard.models.construction import usable
 from regard.models.counting.model import NGramConfig
 from regard.models.recurrent.config import RecurrentConfig
@@ -31,7 +32,7 @@ from regard.runs.stored_run import config_for
 from regard.text.dropout import Dropout
 from regard.text.tokenizer import Kind, Tokenizer
 from regard.training.objectives import criterion_of, objective_for
-from regard.training.settings import DataSettings, Settings, TokenizerSettings
+from regard.training.settings import DataSettings, TokenizerSettings
 from regard.training.validation import accounted
 from regard.training.word2vec.steps import PIECE
 
@@ -143,7 +144,7 @@ def _machine_defaults(settings: Settings, device: torch.device) -> Settings:
     return replace(settings, data=data, model=model, training=training)
 
 
-def _check_consistency(name: str, config: Config) -> None:
+def _check_consistency(name: str, config: ModelConfig) -> None:
     """Refuse to read rows twice where that is of no use."""
     leave = "leave out training.r_drop"
     if isinstance(config, RecurrentConfig) and config.kind == "decoder":
@@ -154,7 +155,7 @@ def _check_consistency(name: str, config: Config) -> None:
         raise RegardError(f"without dropout both readings of a row are the same{more} {leave}")
 
 
-def _check_calming(name: str, config: Config) -> None:
+def _check_calming(name: str, config: ModelConfig) -> None:
     """Refuse to calm hidden vectors that do not follow one another."""
     if not isinstance(config, RecurrentConfig) or config.kind != "decoder":
         raise RegardError(
@@ -223,7 +224,7 @@ def _with_phrases(tokenizer: Tokenizer, train: Tokens, threshold: float, least: 
 
 
 def stream(
-    train: Tokens, valid: Tokens, config: Config, settings: Settings, tokens: int
+    train: Tokens, valid: Tokens, config: ModelConfig, settings: Settings, tokens: int
 ) -> TextFeed:
     """Rows of text as this kind of model reads them, `tokens` in a step."""
     training = settings.training

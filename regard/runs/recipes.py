@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from regard.errors import RegardError, UnreadableError, nearest
+from regard.families.settings import Settings
 from regard.storage import check_bounds, read_file
-from regard.training.settings import Settings
 
 FOLDER = resources.files("regard") / "recipes"
 BESIDE = ("extends", "about", "versions", "asked")  # what a recipe may hold besides settings

@@ -11,9 +11,11 @@ from regard.data.batch import Batch, Feed
 from regard.data.feeds.images import ImageFeed
 from regard.data.feeds.stream import TextFeed
 from regard.errors import RegardError
-from regard.families.registry import Config, build
+from regard.families.settings import Settings
 from regard.models.bag.model import BagConfig
 from regard.models.captioner.config import CaptionConfig
+from regard.models.config import ModelConfig
+from regard.models.construction import build
 from regard.models.convolution.config import ConvolutionConfig
 from regard.models.counting.model import NGramConfig
 from regard.models.recurrent.config import RecurrentConfig
@@ -27,7 +29,6 @@ from regard.training.objectives import Objective, criterion_of, objective_for
 from regard.training.optimization.optimizers import GENTLE, STEEP, peak_for
 from regard.training.optimization.precision import Precision, choose, computing
 from regard.training.optimization.schedules import warmup
-from regard.training.settings import Settings
 from regard.training.word2vec.steps import RATES
 
 OFTEN = 50  # steps between validations, at least: a pass over what is held out takes a while
@@ -42,7 +43,7 @@ class Plan:
     """A run, ready to be started or described."""
 
     settings: Settings  # resolved
-    config: Config
+    config: ModelConfig
     objective: Objective
     feed: Feed
     tokenizers: Sequence[Tokenizer]  # the target's, and the source's where it is another
@@ -63,7 +64,7 @@ class PreparedData:
     """What reading the data gave."""
 
     settings: Settings
-    config: Config
+    config: ModelConfig
     feed: Callable[[int], Feed]  # by the tokens of a step
     tokenizers: Sequence[Tokenizer]
     data: Mapping[str, str]
@@ -93,7 +94,7 @@ def resolve(made: PreparedData, device: torch.device) -> Plan:
     if training.epochs:
         training = replace(training, steps=_steps(feed, training.epochs))
         settings = replace(settings, training=training)
-    lacking = unfit(config, settings, device, precision)
+    lacking = unfit(settings.model.preset, config, settings, device, precision)
     rows = training.micro_batch_size or int(bool(lacking))
     if not rows:
         with enough(device):
@@ -118,12 +119,12 @@ def resolve(made: PreparedData, device: torch.device) -> Plan:
     return replace(_planned(made, settings, objective, device, feed), unfit=lacking)
 
 
-def _steep(config: Config) -> float:
+def _steep(config: ModelConfig) -> float:
     """SGD's."""
     return STEEP if isinstance(config, RecurrentConfig) and config.kind == "decoder" else GENTLE
 
 
-def _peak(config: Config) -> float:
+def _peak(config: ModelConfig) -> float:
     if isinstance(config, BagConfig):
         return PERCEPTRON_RATE if config.layers else LINEAR_RATE
     if isinstance(config, RecurrentConfig) and config.kind == "decoder":
@@ -199,7 +200,7 @@ def _planned(
     )
 
 
-def _sight(config: Config) -> dict[str, str]:
+def _sight(config: ModelConfig) -> dict[str, str]:
     """How far a convolution sees: by its settings alone, whatever it is trained on."""
     if not isinstance(config, ConvolutionConfig):
         return {}
@@ -229,7 +230,7 @@ def _once(made: PreparedData, objective: Objective, steps: int) -> Plan:
 WORTH_COMPILING = 2e16
 
 
-def _compiled(settings: Settings, config: Config, device: torch.device) -> bool:
+def _compiled(settings: Settings, config: ModelConfig, device: torch.device) -> bool:
     """Compiling pays on a GPU, for rows of one shape, when there is enough to do."""
     training = settings.training
     if training.compile == "auto" and not isinstance(config, TransformerConfig):
@@ -242,7 +243,7 @@ def _compiled(settings: Settings, config: Config, device: torch.device) -> bool:
 
 
 def _rows(
-    config: Config,
+    config: ModelConfig,
     objective: Objective,
     feed: Feed,
     settings: Settings,

@@ -11,6 +11,7 @@ from pathlib import Path
 from regard.commands.arguments import check_place, check_spelling
 from regard.data.progress import Progress
 from regard.errors import RegardError, UnreadableError
+from regard.families.settings import Settings
 from regard.runs import stored_run
 from regard.runs.plan import Plan, plan
 from regard.runs.resuming import DATA, Begun, agreed, begun, flat
@@ -21,7 +22,6 @@ from regard.storage.lock import LOCK
 from regard.text.tokenizer import Tokenizer
 from regard.training.checkpoints.reading import FOLDER as CHECKPOINTS
 from regard.training.distributed.processes import Processes
-from regard.training.settings import Settings
 
 OWN = (
     *DATA,

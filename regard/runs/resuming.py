@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from regard.errors import Problems, RegardError
+from regard.families.settings import Settings, renamed
 from regard.runs import recipes
 from regard.runs.stored_run import RUN, is_run, settings_of
 from regard.training.checkpoints.reading import Checkpoint, damaged_steps, stored_steps
-from regard.training.settings import Settings, renamed
 
 Flat = dict[str, Any]  # "table.key": value
 STEPS = "training.steps"

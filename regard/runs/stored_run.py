@@ -12,7 +12,7 @@ import json
 import os
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, fields, is_dataclass, replace
+from dataclasses import asdict, dataclass, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +21,13 @@ import torch
 from torch import Tensor
 
 from regard.errors import Problems, RegardError
-from regard.families.registry import Config, Model, Writer, build
-from regard.models.construction import usable
+from regard.families.settings import ModelSettings, Settings
+from regard.models.config import ModelConfig
+from regard.models.construction import build, usable
 from regard.models.counting.model import NGram, NGramConfig, shapes_of, table_of
 from regard.models.counting.table_check import TableCheck
+from regard.models.network import BaseModel, SequenceModule
 from regard.models.transformer.config import TransformerConfig
-from regard.models.word_vectors.model import WordVectors
 from regard.runs import recipes
 from regard.runs.versions import versions
 from regard.storage import (
@@ -45,7 +46,6 @@ from regard.storage import (
 )
 from regard.text.specials import BOS
 from regard.text.tokenizer import Tokenizer
-from regard.training.settings import ModelSettings, Settings
 
 RUN, WEIGHTS = "run.toml", "model.safetensors"
 NAMED = 8  # tensors that are missing or too many are named one by one
@@ -60,16 +60,16 @@ class Run:
     settings: Settings
     tokenizer: Tokenizer
     source_tokenizer: Tokenizer  # the same one where the vocabulary is shared
-    module: Model
+    module: BaseModel
 
     @property
-    def config(self) -> Config:
+    def config(self) -> ModelConfig:
         return self.module.config
 
     @property
-    def writer(self) -> Writer:
+    def writer(self) -> SequenceModule:
         """The model, if it answers the protocol."""
-        if isinstance(self.module, WordVectors):
+        if not isinstance(self.module, SequenceModule):
             raise RegardError(
                 f"{self.folder} holds word vectors, which neither write nor judge texts; "
                 "`regard words` looks at them"
@@ -99,12 +99,14 @@ def open_run(folder: Path, device: torch.device | str = "cpu") -> Run:
     return Run(folder, settings, tokenizer, source, module.eval())
 
 
-def config_of(folder: Path) -> Config:
+def config_of(folder: Path) -> ModelConfig:
     """The settings of a run's model, without its weights."""
     return _config(folder, settings_of(folder), *_tokenizers(folder))
 
 
-def _config(folder: Path, settings: Settings, tokenizer: Tokenizer, source: Tokenizer) -> Config:
+def _config(
+    folder: Path, settings: Settings, tokenizer: Tokenizer, source: Tokenizer
+) -> ModelConfig:
     try:
         return config_for(settings.model, tokenizer, source)
     except RegardError as error:
@@ -181,7 +183,7 @@ def _tokenizer(path: Path, known: object) -> Tokenizer:
     return tokenizer
 
 
-def _filled(config: Config, folder: Path, device: torch.device) -> Model:
+def _filled(config: ModelConfig, folder: Path, device: torch.device) -> BaseModel:
     """The model with the weights of a folder, of which memory is taken when all of it fits."""
     tensors = TensorFolder(folder)
     if isinstance(config, NGramConfig):
@@ -276,29 +278,21 @@ def _memory(device: torch.device) -> int:
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
-def config_for(model: ModelSettings, tokenizer: Tokenizer, source: Tokenizer) -> Config:
+def config_for(model: ModelSettings, tokenizer: Tokenizer, source: Tokenizer) -> ModelConfig:
     """The model's settings with the vocabularies that the tokenizers have."""
     separate = 0 if source is tokenizer else len(source)
     return model.config(vocabulary=len(tokenizer), source_vocabulary=separate)
 
 
-def spelled_out(model: ModelSettings, config: Config) -> ModelSettings:
+def spelled_out(model: ModelSettings, config: ModelConfig) -> ModelSettings:
     """Every setting of a model by name, so that a run does not depend on what presets become."""
-    values = {
-        f.name: getattr(config, f.name)
-        for f in fields(config)
-        if f.name not in ("vocabulary", "source_vocabulary")
-    }
-    if isinstance(config, TransformerConfig):
-        scaling = config.rotary_scaling
-        values["rotary_scaling"] = False if scaling is None else asdict(scaling)
-    return ModelSettings(model.preset, values)
+    return ModelSettings(model.preset, config.spelled())
 
 
 def write_run(
     folder: Path,
     settings: Settings,
-    config: Config,
+    config: ModelConfig,
     tokenizers: list[Tokenizer],
     digest: str = "",
     asked: Mapping[str, Mapping[str, Any]] | None = None,

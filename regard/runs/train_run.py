@@ -17,11 +17,12 @@ from regard.commands.evaluate import pair_rules
 from regard.data.feeds.images import ImageFeed
 from regard.data.feeds.pair_batches import PairBatches
 from regard.errors import RegardError
-from regard.families.registry import Model, build
 from regard.families.samples import sampler
 from regard.families.start_vectors import start_with
 from regard.models.captioner.model import Captioner
+from regard.models.construction import build
 from regard.models.counting.model import NGram
+from regard.models.network import BaseModel, SequenceModule
 from regard.models.recurrent.model import Recurrent
 from regard.models.word_vectors.model import WordVectors
 from regard.runs import stored_run
@@ -259,7 +260,7 @@ def _listening(made: Plan, folder: Path, console: Console, start: Place) -> Iter
 
 
 def _job(
-    made: Plan, module: Model, folder: Path, sink: Sink, products: Products | None = None
+    made: Plan, module: BaseModel, folder: Path, sink: Sink, products: Products | None = None
 ) -> Job:
     return Job(
         module,
@@ -280,7 +281,7 @@ def _job(
     )
 
 
-def _freely(made: Plan, module: Model) -> Callable[[], Scores] | None:
+def _freely(made: Plan, module: BaseModel) -> Callable[[], Scores] | None:
     """How a model is judged whose loss tells little, by what it writes."""
     feed = made.feed
     if not made.objective.free:
@@ -349,7 +350,7 @@ def _final(
         how = free_rules(1)
     if isinstance(made.feed, PairBatches):
         pairs, module = made.feed.valid, _whole(loop, weights)
-        assert not isinstance(module, WordVectors)
+        assert isinstance(module, SequenceModule)
         written = translations(module, pairs, made.tokenizers[0], precision=made.precision)
         gold = [pair.target for pair in pairs.texts]
         if made.objective.name == "labels":
@@ -363,7 +364,7 @@ def _final(
     return scores
 
 
-def _whole(loop: Trainer, weights: Mapping[str, Tensor]) -> Model:
+def _whole(loop: Trainer, weights: Mapping[str, Tensor]) -> BaseModel:
     """A module that one process can use by itself."""
     if not loop.sharded:
         return loop.job.module

@@ -43,8 +43,8 @@ def learn(
     read so far. A text may be a document or a piece of one.
 
     Kinds char and word leave out what is seen fewer than `min_frequency` times. For kind word
-    `tokenised` says whether words stand between blanks already; None: as the beginning of the texts looks. With
-    `lines`, each line will be encoded by itself, so that no token has a newline.
+    `tokenised` says whether words stand between blanks already; None: as the beginning of the
+    texts looks. With `lines`, each line will be encoded by itself, so that no token has a newline.
     """
     check_kind(kind)
     _check_vocabulary(kind, vocabulary)

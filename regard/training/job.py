@@ -12,8 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from regard.data.batch import Batch, Feed
 from regard.errors import RegardError
-from regard.families.registry import Model, Writer
-from regard.models.network import Network
+from regard.models.network import BaseModel, Network, SequenceModule
 from regard.models.protocol import State
 from regard.models.transformer.blocks import Block
 from regard.storage.event_log import Sink
@@ -24,7 +23,7 @@ from regard.training.distributed.processes import ALONE, Processes
 from regard.training.objectives import PLAIN, Criterion, Objective, activation_penalty, loss
 from regard.training.optimization.precision import Precision
 from regard.training.r_drop import r_drop_loss
-from regard.training.settings import Settings
+from regard.training.settings import RunSettings
 from regard.training.signals import Stop
 from regard.training.throughput import Peak, Products
 from regard.training.validation import Scores
@@ -34,10 +33,10 @@ from regard.training.validation import Scores
 class Job:
     """All that a run needs, made ready; every setting is resolved."""
 
-    module: Model
+    module: BaseModel
     objective: Objective
     feed: Feed
-    settings: Settings
+    settings: RunSettings
     device: torch.device
     precision: Precision
     compiled: bool
@@ -116,7 +115,9 @@ class Trainer(Protocol):
 class Answer(nn.Module):
     """A model and what it is asked, as one module: a batch gives its summed loss."""
 
-    def __init__(self, module: Writer, objective: Objective, criterion: Criterion = PLAIN) -> None:
+    def __init__(
+        self, module: SequenceModule, objective: Objective, criterion: Criterion = PLAIN
+    ) -> None:
         super().__init__()
         self.module, self.objective, self.criterion = module, objective, criterion
 

@@ -24,9 +24,9 @@ from regard.data.batch import Batch
 from regard.data.feeds.order import generator
 from regard.data.feeds.stream import ContinuedTextFeed
 from regard.errors import RegardError
+from regard.models.network import SequenceModule
 from regard.models.recurrent.model import Recurrent
 from regard.models.transformer.model import Transformer
-from regard.models.word_vectors.model import WordVectors
 from regard.runs.resuming import steps_of
 from regard.storage.event_log import LOG
 from regard.training.carried_state import CarriedState
@@ -56,7 +56,7 @@ class Loop:
     """Trains a job's module; `run` does it all."""
 
     def __init__(self, job: Job) -> None:
-        assert not isinstance(job.module, WordVectors)
+        assert isinstance(job.module, SequenceModule)
         self.job, self.module = job, job.module
         self.settings = job.settings.training
         self.processes = job.processes
@@ -265,8 +265,9 @@ class Loop:
             "stop": "",
         }[on_fault]
         raise RegardError(
-            f"{what} at step {first}{how}; lower optimizer.learning_rate or lengthen schedule.warmup "
-            f"in a new run, or go on from {self.job.folder} with another training.on_fault"
+            f"{what} at step {first}{how}; lower optimizer.learning_rate or lengthen "
+            f"schedule.warmup in a new run, or go on from {self.job.folder} with another "
+            "training.on_fault"
         )
 
     def _back(self) -> None:
@@ -382,8 +383,9 @@ class Loop:
     def _save(self, regular: bool = True) -> None:
         if not self._finite():
             raise RegardError(
-                f"weights are no longer finite at step {self.done}; lower optimizer.learning_rate (the "
-                f"log and the checkpoints before it are in {self.job.folder})"
+                f"weights are no longer finite at step {self.done}; lower "
+                f"optimizer.learning_rate (the log and the checkpoints before it are in "
+                f"{self.job.folder})"
             )
         step = self.done
         now = round(time.perf_counter() - self.begin, 3)

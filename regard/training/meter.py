@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from regard.data.batch import Batch, Feed
-from regard.families.registry import Writer
+from regard.models.network import SequenceModule
 from regard.training.throughput import Products
 
 
@@ -19,7 +19,7 @@ class Meter:
 
     def __init__(
         self,
-        module: Writer,
+        module: SequenceModule,
         feed: Feed,
         steps: int,
         peak: float,

@@ -13,9 +13,10 @@ from torch.nn import functional as F
 from regard.data.batch import Batch
 from regard.data.feeds.masking import IGNORE
 from regard.errors import RegardError
-from regard.families.registry import Config, Writer
 from regard.models.bag.model import BagConfig
+from regard.models.config import ModelConfig
 from regard.models.masks import Documents
+from regard.models.network import SequenceModule
 from regard.models.protocol import State
 from regard.models.transformer.config import TransformerConfig
 from regard.training.settings import Form, TrainingSettings
@@ -58,7 +59,7 @@ class Objective(Protocol):
     varied: bool  # whether batches differ in shape
     free: bool  # whether it is judged by what it writes, never by what it would have written
 
-    def logits(self, module: Writer, batch: Batch, state: State | None = None) -> Tensor:
+    def logits(self, module: SequenceModule, batch: Batch, state: State | None = None) -> Tensor:
         """(rows, positions, vocabulary), one distribution for each of the batch's targets.
 
         `state` is what the rows remember of the text before, where they continue it.
@@ -73,7 +74,7 @@ class Causal:
     varied = False
     free = False
 
-    def logits(self, module: Writer, batch: Batch, state: State | None = None) -> Tensor:
+    def logits(self, module: SequenceModule, batch: Batch, state: State | None = None) -> Tensor:
         mask = None if batch.documents is None else Documents(batch.documents)
         return module(batch.tokens, state=state, mask=mask)
 
@@ -85,7 +86,7 @@ class Masked:
     varied = False
     free = False
 
-    def logits(self, module: Writer, batch: Batch, state: State | None = None) -> Tensor:
+    def logits(self, module: SequenceModule, batch: Batch, state: State | None = None) -> Tensor:
         mask = None if batch.documents is None else Documents(batch.documents)
         return module(batch.tokens, lengths=batch.lengths, mask=mask)
 
@@ -97,7 +98,7 @@ class SequenceToSequence:
     varied = True
     free = False
 
-    def logits(self, module: Writer, batch: Batch, state: State | None = None) -> Tensor:
+    def logits(self, module: SequenceModule, batch: Batch, state: State | None = None) -> Tensor:
         assert batch.source is not None
         memory = module.encode(batch.source, batch.source_lengths)
         # Padding stands behind every real target token: causality hides it.
@@ -124,7 +125,7 @@ class Neighbours:
     varied = False
     free = False
 
-    def logits(self, module: Writer, batch: Batch, state: State | None = None) -> Tensor:
+    def logits(self, module: SequenceModule, batch: Batch, state: State | None = None) -> Tensor:
         raise NotImplementedError
 
 
@@ -145,7 +146,7 @@ HINTS = {
 }
 
 
-def objective_for(config: Config, form: Form) -> Objective:
+def objective_for(config: ModelConfig, form: Form) -> Objective:
     """What a model of this kind is trained to do, if the data allows it."""
     if config.kind == "vectors":
         if form != "text":

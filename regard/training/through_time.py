@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from regard.data.feeds.stream import TextFeed
 from regard.data.token_files import Tokens
-from regard.families.registry import Model
+from regard.models.network import BaseModel
 from regard.models.recurrent.model import RecurrentDecoder
 from regard.runs.plan import Plan
 from regard.text.specials import BOS
@@ -25,7 +25,7 @@ ROWS = 8
 LONGEST = 128  # steps that are gone back
 
 
-def recorder(plan: Plan, module: Model) -> Record | None:
+def recorder(plan: Plan, module: BaseModel) -> Record | None:
     """What the log is told of gradients through time, on a few rows of the held-out text (or of
     the training text, if there is no other); None for other models than recurrent language models.
     """

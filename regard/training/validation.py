@@ -20,8 +20,8 @@ from regard.data.token_files import Tokens
 from regard.decoding.settings import TARGET, Beam
 from regard.decoding.text_model import TextModel
 from regard.decoding.translation import translate_all
-from regard.families.registry import Writer
 from regard.models.counting.model import NGram
+from regard.models.network import SequenceModule
 from regard.models.protocol import State
 from regard.text.specials import BOS
 from regard.text.tokenizer import Tokenizer
@@ -92,7 +92,7 @@ def at_rest(module: nn.Module) -> Iterator[None]:
 
 
 def measure(
-    module: Writer,
+    module: SequenceModule,
     objective: Objective,
     batches: Iterable[Batch],
     precision: Precision = "float32",
@@ -202,7 +202,7 @@ def rules(objective: Objective, context: int, carried: bool = False) -> str:
 
 
 def translations(
-    module: Writer,
+    module: SequenceModule,
     pairs: EncodedPairs,
     tokenizer: Tokenizer,
     *,

@@ -6,9 +6,10 @@ from dataclasses import fields
 import pytest
 from command_line import call
 
-from regard.families.registry import build, named
+from regard.families.registry import named
+from regard.families.settings import Settings
+from regard.models.construction import build
 from regard.runs import recipes
-from regard.training.settings import Settings
 
 
 def listed(monkeypatch) -> dict[str, dict[str, str]]:

@@ -13,13 +13,13 @@ from rich.console import Console
 
 from regard.commands.train import train
 from regard.errors import RegardError
+from regard.families.settings import Settings
 from regard.runs import plan as planning
 from regard.runs import recipes, train_run
 from regard.runs.plan import plan
 from regard.storage import event_log
 from regard.storage.event_log import Sink
 from regard.training.checkpoints.reading import Checkpoint, stored_steps
-from regard.training.settings import Settings
 from regard.training.throughput import Peak
 
 # Checkpoints at 3 and 6, validations at 2, 4 and 6; the best is saved too.

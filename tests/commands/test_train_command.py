@@ -20,12 +20,12 @@ from safetensors.torch import load_file
 from regard.commands.train import Train, train
 from regard.data import token_files
 from regard.errors import RegardError
+from regard.families.settings import Settings
 from regard.runs import recipes, train_run
 from regard.runs.plan import plan
 from regard.runs.stored_run import open_run
 from regard.storage import event_log
 from regard.storage.event_log import Sink
-from regard.training.settings import Settings
 
 
 def settings_of(*arguments: str) -> Settings:

@@ -9,7 +9,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from regard.families.registry import build, named, reads
+from regard.families.registry import named
+from regard.models.construction import build
 
 VOCABULARY = 64
 SMALL = {
@@ -64,7 +65,7 @@ def small(name):
 
 def answer(module, tokens, source):
     """The logits of a batch, whichever kind the model is."""
-    if reads(module.config):
+    if module.config.reads:
         return module(tokens, module.encode(source))
     return module(tokens)
 

@@ -19,9 +19,9 @@ from torch.utils.flop_counter import FlopCounterMode
 from regard.cost import jobs
 from regard.cost.jobs import Shape
 from regard.cost.trace.tracer import tracing
-from regard.families.registry import build
 from regard.models.captioner.config import CaptionConfig
 from regard.models.captioner.model import Captioner
+from regard.models.construction import build
 
 ROWS, TOKENS, SOURCE = 2, 5, 3
 ONEDNN = ("lstm", "awd-lstm", "luong")  # their workspace is oneDNN's own affair

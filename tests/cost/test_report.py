@@ -15,7 +15,7 @@ from regard.cost.jobs import Shape
 from regard.cost.predict import predicted, taken
 from regard.cost.report import Asked, advice, report
 from regard.errors import RegardError
-from regard.families.registry import build
+from regard.models.construction import build
 from regard.training import r_drop
 from regard.training.objectives import Criterion
 

@@ -18,7 +18,8 @@ import regard
 from regard.decoding.decode_batch import DecodeBatch
 from regard.decoding.search.beam import Hypothesis, search
 from regard.decoding.settings import Beam, Sampling, SpecialTokens
-from regard.models.transformer.model import Transformer, build
+from regard.models.construction import build
+from regard.models.transformer.model import Transformer
 from regard.models.transformer.presets import preset
 
 hf.logging.set_verbosity_error()

@@ -12,7 +12,7 @@ from regard.decoding import session
 from regard.decoding.decode_batch import DecodeBatch
 from regard.decoding.search.beam import search
 from regard.decoding.settings import Beam, Sampling
-from regard.models.transformer.model import build
+from regard.models.construction import build
 from regard.models.transformer.presets import preset
 
 SIZES = (5, 9, 17, 33)

@@ -33,7 +33,7 @@ from regard.decoding.search.speculative import Speculation
 from regard.decoding.settings import TARGET, Beam, Sampling
 from regard.decoding.text_model import TextModel
 from regard.errors import RegardError
-from regard.families.registry import build
+from regard.models.construction import build
 from regard.models.convolution.config import ConvolutionConfig
 from regard.models.convolution.model import Convolution
 from regard.text.specials import BOS, EOS

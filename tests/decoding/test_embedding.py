@@ -15,7 +15,7 @@ from regard import RegardError
 from regard.decoding.embedding import POOLS, embedded
 from regard.decoding.settings import TARGET, TEXT, SpecialTokens
 from regard.decoding.text_model import TextModel
-from regard.models.transformer.model import build
+from regard.models.construction import build
 from regard.models.transformer.presets import preset
 from regard.text.learning import learn
 

@@ -16,8 +16,9 @@ from regard.decoding.search.speculative import Speculation
 from regard.decoding.settings import TARGET, TEXT, Beam, Sampling
 from regard.decoding.text_model import TextModel
 from regard.errors import RegardError
+from regard.models.construction import build
 from regard.models.protocol import SequenceModel
-from regard.models.transformer.model import Transformer, build
+from regard.models.transformer.model import Transformer
 from regard.models.transformer.presets import preset
 from regard.text.specials import BOS, EOS
 

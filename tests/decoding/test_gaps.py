@@ -15,7 +15,7 @@ from regard import RegardError
 from regard.decoding.gaps import filled
 from regard.decoding.settings import TEXT
 from regard.decoding.text_model import TextModel
-from regard.models.transformer.model import build
+from regard.models.construction import build
 from regard.models.transformer.presets import preset
 from regard.text.learning import learn
 from regard.text.specials import BOS, EOS, MASK, SPECIALS, UNK

@@ -22,9 +22,9 @@ from regard.decoding.text_model import TextModel, batches
 from regard.decoding.translation import translated
 from regard.errors import RegardError
 from regard.families import registry
-from regard.families.registry import Writer
 from regard.models.kernels.int8 import quantise
 from regard.models.kernels.packed import packed
+from regard.models.network import SequenceModule
 from regard.models.recurrent.config import RecurrentConfig
 
 PATIENCE = 30.0  # seconds until a test that waits in vain fails
@@ -37,7 +37,7 @@ def threads(request: pytest.FixtureRequest) -> Iterator[int]:
     torch.set_num_threads(1)
 
 
-def recurrent() -> Writer:
+def recurrent() -> SequenceModule:
     config = RecurrentConfig(
         vocabulary=24, width=16, kind="encoder-decoder", cell="gru", attention="additive"
     )

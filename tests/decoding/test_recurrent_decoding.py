@@ -32,7 +32,7 @@ from regard.decoding.search.speculative import Speculation
 from regard.decoding.settings import TARGET, Beam, Sampling
 from regard.decoding.text_model import TextModel
 from regard.errors import RegardError
-from regard.families.registry import build
+from regard.models.construction import build
 from regard.models.recurrent.config import RecurrentConfig
 from regard.models.recurrent.model import Recurrent
 from regard.text.specials import BOS, EOS

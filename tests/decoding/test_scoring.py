@@ -17,7 +17,7 @@ from regard.decoding import scoring
 from regard.decoding.scoring import Score, scored
 from regard.decoding.settings import TARGET, TEXT, SpecialTokens
 from regard.decoding.text_model import TextModel
-from regard.models.transformer.model import build
+from regard.models.construction import build
 from regard.models.transformer.presets import preset
 from regard.text.learning import learn
 from regard.text.specials import BOS, EOS, UNK

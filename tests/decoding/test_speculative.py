@@ -17,13 +17,14 @@ from regard.decoding.decode_batch import DecodeBatch, Token
 from regard.decoding.search.speculative import Speculation, acceptances, remainder
 from regard.decoding.settings import TARGET, TEXT, Sampling
 from regard.errors import RegardError
-from regard.families.registry import Config
-from regard.families.registry import build as family
+from regard.models.config import ModelConfig
+from regard.models.construction import build
+from regard.models.construction import build as family
 from regard.models.convolution.config import ConvolutionConfig
 from regard.models.counting.estimate import estimate
 from regard.models.counting.model import NGram, NGramConfig
 from regard.models.recurrent.config import RecurrentConfig
-from regard.models.transformer.model import Transformer, build
+from regard.models.transformer.model import Transformer
 from regard.models.transformer.presets import preset
 from regard.text.specials import BOS, EOS
 
@@ -200,7 +201,7 @@ def counted(smoothing: str = "kneser-ney", vocabulary: int = 20) -> NGram:
     return NGram(config, estimate(flat, 3, vocabulary, BOS, config.rule))
 
 
-def drawn_wide(config: Config) -> nn.Module:
+def drawn_wide(config: ModelConfig) -> nn.Module:
     """A model of any family, in float64, whose answers are not nearly alike."""
     module = family(config).double().eval()
     generator = torch.Generator().manual_seed(6)

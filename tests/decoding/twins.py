@@ -17,10 +17,11 @@ from torch import Tensor
 import regard
 from regard.decoding.search.beam import Found, Hypothesis, search
 from regard.decoding.settings import TARGET, TEXT, Beam, Sampling, SpecialTokens
+from regard.models.construction import build
 from regard.models.counting.estimate import estimate
 from regard.models.counting.model import NGram, NGramConfig
 from regard.models.protocol import Memory
-from regard.models.transformer.model import Transformer, build
+from regard.models.transformer.model import Transformer
 from regard.models.transformer.presets import preset
 from regard.text.specials import BOS, EOS
 

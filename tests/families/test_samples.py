@@ -8,10 +8,10 @@ import torch
 from regard.decoding.decode_batch import continued
 from regard.decoding.settings import Sampling
 from regard.families.samples import SHOWN, sampler
-from regard.models.transformer.model import build
+from regard.families.settings import Settings
+from regard.models.construction import build
 from regard.runs.plan import plan
 from regard.text.specials import EOS, SPECIALS
-from regard.training.settings import Settings
 
 WORDS = ("the", "a", "cat", "dog", "sat", "ran", "on", "under", "mat", "tree", "and", "then", "it")
 

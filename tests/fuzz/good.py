@@ -24,15 +24,15 @@ from regard.cost.jobs import Counted, Shape
 from regard.cost.jobs import read as read_job
 from regard.data.readers.texts import gather
 from regard.data.token_files import prepare
+from regard.families.settings import ModelSettings, Settings
 from regard.inspection.word_table import WordTable
+from regard.models.construction import build
 from regard.models.counting.estimate import estimate, smoothing
 from regard.models.counting.model import NGramConfig, tensors_of
-from regard.models.transformer.model import build
 from regard.runs import stored_run
 from regard.text.learning import learn
 from regard.text.specials import BOS, EOS
 from regard.text.tokenizer import Tokenizer
-from regard.training.settings import ModelSettings, Settings
 
 TEXT = "a cab, a bad cab"
 TINY = {"width": 8, "heads": 1, "hidden": 8, "context": 8, "layers": 1}

@@ -26,11 +26,11 @@ from regard.comparison.report import page
 from regard.cost.device.ceilings import device_named
 from regard.cost.predict import predicted
 from regard.data.token_files import Stock, Tokens
+from regard.families.settings import Settings
 from regard.inspection import curves, through_time
 from regard.runs import recipes, resuming, status, stored_run
 from regard.storage import event_log, lock
 from regard.training.checkpoints.reading import KINDS, Checkpoint, sealed, sound
-from regard.training.settings import Settings
 
 WEIGHTS = "model.safetensors"
 

@@ -11,11 +11,12 @@ from regard.decoding.search.ensemble import Ensemble
 from regard.decoding.search.speculative import Speculation
 from regard.decoding.settings import Beam, Sampling
 from regard.families import registry
-from regard.families.registry import Writer
+from regard.models.construction import build
 from regard.models.kernels import int8
 from regard.models.kernels.int8 import Int8Linear, quantise
+from regard.models.network import SequenceModule
 from regard.models.recurrent.config import RecurrentConfig
-from regard.models.transformer.model import Transformer, build
+from regard.models.transformer.model import Transformer
 from regard.models.transformer.presets import preset
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
@@ -109,7 +110,7 @@ def test_a_draft_proposes_and_the_model_judges_alike(temperature):
     assert shares[0] == shares[1]
 
 
-def searched(module: Writer, device: str, beam: Beam) -> list[Found]:
+def searched(module: SequenceModule, device: str, beam: Beam) -> list[Found]:
     """Four sources of different lengths."""
     lengths = torch.tensor([5, 9, 2, 7])
     source = torch.randint(5, 256, (4, 9), generator=torch.Generator().manual_seed(1))
@@ -140,7 +141,7 @@ def test_eight_bit_weights_find_the_same():
     assert_alike(searched(small, "cpu", beam), searched(small, "cuda", beam))
 
 
-def recurrent(**settings: object) -> Writer:
+def recurrent(**settings: object) -> SequenceModule:
     module = registry.build(RecurrentConfig(vocabulary=256, width=32, **settings)).eval()
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():

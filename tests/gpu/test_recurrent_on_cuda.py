@@ -9,11 +9,11 @@ from test_resuming_on_cuda import deterministic, left  # noqa: F401 - a fixture
 from test_training_on_cuda import settings
 
 from regard.commands.train import train
-from regard.families.registry import build
+from regard.families.settings import ModelSettings
+from regard.models.construction import build
 from regard.models.recurrent.config import RecurrentConfig
 from regard.runs.plan import plan
 from regard.storage.event_log import read
-from regard.training.settings import ModelSettings
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
 SMALL = {"vocabulary": 60, "width": 32, "hidden": 48, "layers": 2}

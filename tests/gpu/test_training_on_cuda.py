@@ -10,13 +10,13 @@ from rich.console import Console
 
 from regard.commands.train import train
 from regard.data.feeds.masking import IGNORE
+from regard.families.settings import Settings
 from regard.runs import recipes
 from regard.runs.plan import plan
 from regard.runs.stored_run import open_run
 from regard.storage.event_log import read
 from regard.training.memory.micro_batch import rows_that_fit
 from regard.training.r_drop import r_drop_loss
-from regard.training.settings import Settings
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
 

@@ -12,11 +12,11 @@ from rich.console import Console
 
 from regard.commands.plot import Plot
 from regard.errors import RegardError
+from regard.families.settings import Settings
 from regard.inspection.through_time import _draw, _reach, plot
 from regard.runs import stored_run
 from regard.storage.event_log import Log
 from regard.text.learning import learn
-from regard.training.settings import Settings
 
 
 def write(folder, decay=0.5, norms=(1.0, 2.0, 3.0), clip=None, more=()):

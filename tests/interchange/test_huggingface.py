@@ -11,7 +11,8 @@ from torch.nn import functional as F
 
 import regard
 from regard.interchange.huggingface.folder import _join
-from regard.models.transformer.model import Transformer, build
+from regard.models.construction import build
+from regard.models.transformer.model import Transformer
 
 LOGITS = 2e-5  # of their spread; the worst seen is 4e-6
 GRADIENTS = 1e-4  # of their norm

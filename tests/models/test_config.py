@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.errors import RegardError
+from regard.models.construction import build
 from regard.models.transformer.config import LARGEST, RotaryScaling, TransformerConfig
-from regard.models.transformer.model import build
 from regard.models.transformer.positions import SCHEMES
 from regard.models.transformer.presets import PRESETS, preset
 

@@ -7,9 +7,10 @@ import torch
 from tiny_models import NAMES, assert_same, ids, memory_of, settings_of, tiny
 from torch import Tensor, nn
 
+from regard.models.construction import build
 from regard.models.kernels.converted import converted
 from regard.models.kernels.int8 import Int8Linear
-from regard.models.transformer.model import Transformer, build
+from regard.models.transformer.model import Transformer
 
 
 class Doubled(nn.Module):

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import regard
-from regard.families.registry import build
+from regard.models.construction import build
 from regard.models.convolution.config import ConvolutionConfig
 from regard.models.convolution.model import Convolution, Gated
 from regard.models.convolution.state import LastInputs

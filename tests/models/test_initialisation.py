@@ -9,8 +9,9 @@ import torch
 from tiny_models import NAMES, settings_of
 from torch import Tensor
 
+from regard.models.construction import build
 from regard.models.transformer.config import TransformerConfig
-from regard.models.transformer.model import Transformer, build
+from regard.models.transformer.model import Transformer
 from regard.models.transformer.presets import preset
 
 # Which parameters play which role, told from their names alone.

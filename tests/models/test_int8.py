@@ -13,10 +13,11 @@ from torch import Tensor, nn
 from regard.decoding.search.beam import search
 from regard.decoding.settings import Beam, SpecialTokens
 from regard.errors import RegardError
+from regard.models.construction import build
 from regard.models.kernels import int8
 from regard.models.kernels.int8 import Int8Linear, quantise
 from regard.models.protocol import SequenceModel
-from regard.models.transformer.model import Transformer, build
+from regard.models.transformer.model import Transformer
 
 kernel = pytest.mark.skipif(not int8.limit(), reason="this processor has no int8 kernel")
 

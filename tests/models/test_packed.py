@@ -10,11 +10,11 @@ from torch import nn
 from torch.nn import functional as F
 
 from regard.errors import RegardError
+from regard.models.construction import build
 from regard.models.kernels import linear
 from regard.models.kernels.int8 import quantise
 from regard.models.kernels.linear import Linear, product
 from regard.models.kernels.packed import MKL, OneDNN, PackedLinear, packed
-from regard.models.transformer.model import build
 from regard.models.transformer.presets import preset
 
 needs_kernel = pytest.mark.skipif(not linear.ONEDNN, reason="this torch has no oneDNN")

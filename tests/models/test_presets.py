@@ -8,8 +8,9 @@ from torch import nn
 from transformers import BertConfig, BertForPreTraining, MarianConfig, MarianMTModel
 
 from regard.errors import RegardError
+from regard.models.construction import build
 from regard.models.transformer.config import TransformerConfig
-from regard.models.transformer.model import DecoderOnly, EncoderDecoder, EncoderOnly, build
+from regard.models.transformer.model import DecoderOnly, EncoderDecoder, EncoderOnly
 from regard.models.transformer.presets import DIALLED, PRESETS, preset
 
 PUBLISHED = {

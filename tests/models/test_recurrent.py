@@ -20,7 +20,8 @@ from tiny_recurrent import (
 from torch import Tensor
 
 import regard
-from regard.families.registry import build, named
+from regard.families.registry import named
+from regard.models.construction import build
 from regard.models.protocol import SequenceModel
 from regard.models.recurrent.model import Recurrent
 from regard.models.recurrent.state import HiddenState

@@ -8,7 +8,7 @@ from tiny_models import assert_same, ids
 from tiny_recurrent import EVERY, SOME, fresh, memory_of
 from torch import Tensor
 
-from regard.families.registry import build
+from regard.models.construction import build
 from regard.models.recurrent.cells import Cell
 from regard.models.recurrent.model import Recurrent
 

@@ -12,7 +12,8 @@ from tiny_models import tiny as transformer
 from tiny_recurrent import TEXT, memory_of, tiny
 
 from regard.errors import RegardError
-from regard.families.registry import build, named
+from regard.families.registry import named
+from regard.models.construction import build
 from regard.models.masks import Causal
 from regard.models.recurrent.config import RecurrentConfig
 

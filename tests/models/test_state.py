@@ -18,10 +18,11 @@ from tiny_models import (
 from torch import Tensor
 
 from regard.errors import RegardError
+from regard.models.construction import build
 from regard.models.masks import Causal, Documents, Padding, Window
 from regard.models.transformer.attention import Attention
 from regard.models.transformer.cache import KeyValueState, Moves
-from regard.models.transformer.model import Transformer, build
+from regard.models.transformer.model import Transformer
 from regard.models.transformer.presets import preset
 
 few = settings(max_examples=8)

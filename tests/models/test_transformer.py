@@ -12,6 +12,7 @@ from tiny_models import NAMES, WRITERS, assert_same, draw, ids, memory_of, setti
 from torch import Tensor, nn
 
 from regard.errors import RegardError
+from regard.models.construction import build
 from regard.models.masks import (
     Causal,
     Dense,
@@ -26,7 +27,7 @@ from regard.models.protocol import SequenceModel
 from regard.models.transformer.attention import Attention
 from regard.models.transformer.blocks import ACTIVATIONS, Block, FeedForward
 from regard.models.transformer.config import TransformerConfig
-from regard.models.transformer.model import Transformer, build
+from regard.models.transformer.model import Transformer
 
 CPU = torch.device("cpu")
 few = settings(max_examples=8)

@@ -9,9 +9,10 @@ from functools import cache
 import torch
 from torch import Tensor
 
+from regard.models.construction import build
 from regard.models.protocol import Memory
 from regard.models.transformer.config import TransformerConfig
-from regard.models.transformer.model import EncoderDecoder, Transformer, build
+from regard.models.transformer.model import EncoderDecoder, Transformer
 from regard.models.transformer.positions import SCHEMES
 from regard.models.transformer.presets import preset
 

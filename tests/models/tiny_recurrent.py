@@ -8,7 +8,7 @@ import torch
 from tiny_models import VOCABULARY, draw, ids
 from torch import Tensor
 
-from regard.families.registry import build
+from regard.models.construction import build
 from regard.models.protocol import Memory
 from regard.models.recurrent.config import RecurrentConfig
 from regard.models.recurrent.model import Recurrent

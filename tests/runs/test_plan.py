@@ -10,12 +10,12 @@ from regard.data.feeds.pair_batches import PairBatches
 from regard.data.feeds.stream import MaskedTextFeed, TextFeed
 from regard.errors import RegardError
 from regard.families.data.vocabularies import vocabulary_for
-from regard.models.transformer.model import build
+from regard.families.settings import Settings
+from regard.models.construction import build
 from regard.runs.plan import PLACES, device_for, plan
 from regard.runs.resolve import _rows
 from regard.runs.stored_run import config_for
 from regard.text.learning import learn
-from regard.training.settings import Settings
 
 WORDS = ("the", "a", "cat", "dog", "sat", "ran", "on", "under", "mat", "tree", "and", "then", "it")
 AUTO = {"auto", "", 0}

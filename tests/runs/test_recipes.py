@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.errors import RegardError
+from regard.families.settings import Settings
 from regard.models.transformer.presets import preset
 from regard.runs import recipes
-from regard.training.settings import Settings
 
 
 def write(path, text):

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.errors import RegardError
+from regard.families.settings import Settings
 from regard.runs.recipes import override
 from regard.runs.resuming import (
     FREE,
@@ -31,7 +32,6 @@ from regard.runs.resuming import (
 from regard.training.checkpoints.reading import Checkpoint, Place, sound
 from regard.training.checkpoints.saving import Checkpoints
 from regard.training.distributed.processes import ALONE
-from regard.training.settings import Settings
 
 DATA = "data.train=['/a.txt']"
 

@@ -12,13 +12,13 @@ import torch
 from tiny_jobs import config_of, weights_of
 
 from regard.errors import RegardError
+from regard.families.settings import ModelSettings, Settings
+from regard.models.construction import build
 from regard.models.transformer.config import RotaryScaling, TransformerConfig
-from regard.models.transformer.model import build
 from regard.models.transformer.presets import PRESETS, preset
 from regard.runs import recipes, stored_run
 from regard.text.learning import learn
 from regard.text.tokenizer import Tokenizer
-from regard.training.settings import ModelSettings, Settings
 
 TEXT = ["some text to learn tokens from, and numbers 0123456789"]
 

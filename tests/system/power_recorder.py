@@ -163,7 +163,7 @@ def saved(given: dict[str, Any]) -> None:
     import torch
 
     import regard
-    from regard.models.transformer.model import build
+    from regard.models.construction import build
     from regard.models.transformer.presets import preset
 
     def save(number: float, activation: str) -> None:

@@ -15,11 +15,11 @@ from regard.data.builtin import python_library
 from regard.data.feeds.masking import IGNORE
 from regard.data.feeds.stream import MaskedTextFeed, TextFeed
 from regard.data.readers.pairs import encode_pairs, task_pairs
+from regard.families.settings import Settings
 from regard.runs import recipes
 from regard.runs.plan import Plan, plan
 from regard.runs.stored_run import open_run
 from regard.text.specials import BOS
-from regard.training.settings import Settings
 from regard.training.validation import measure, translations
 
 

@@ -19,8 +19,8 @@ SPOKEN = """
     train text.txt --model gpt2-tiny --tokenizer char --steps 12 --out run --set model.layers=1
     model.width=8 model.heads=2 model.hidden=16 model.dropout=0.1 training.context=16
     training.micro_batch_size=2 training.tokens_per_step=64 training.ema=0.9
-    training.checkpoint_every=4 training.validate_every=4 training.log_every=1 training.keep=3 training.sample_every=-1
-    training.device=cpu
+    training.checkpoint_every=4 training.validate_every=4 training.log_every=1 training.keep=3
+    training.sample_every=-1 training.device=cpu
 """
 
 

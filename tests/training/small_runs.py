@@ -3,11 +3,11 @@
 from dataclasses import replace
 from pathlib import Path
 
-from regard.models.transformer.model import build
+from regard.families.settings import ModelSettings, Settings
+from regard.models.construction import build
 from regard.runs import stored_run
 from regard.storage.event_log import Log
 from regard.text.learning import learn
-from regard.training.settings import ModelSettings, Settings
 
 TEXT = "some letters to learn"
 

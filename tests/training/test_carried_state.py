@@ -29,7 +29,7 @@ from regard.cli import main
 from regard.data.batch import Batch
 from regard.data.feeds.masking import IGNORE
 from regard.data.feeds.stream import TRACK, TRACKS, ContinuedTextFeed
-from regard.families.registry import build
+from regard.models.construction import build
 from regard.models.recurrent.config import RecurrentConfig
 from regard.models.recurrent.model import RecurrentDecoder
 from regard.models.recurrent.state import HiddenState

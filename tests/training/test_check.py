@@ -7,13 +7,14 @@ import pytest
 import torch
 
 from regard.errors import RegardError
-from regard.families.registry import build, named
+from regard.families.registry import named
+from regard.families.settings import Settings
+from regard.models.construction import build
 from regard.runs import resolve
 from regard.runs.plan import plan
 from regard.runs.train_run import train_run
 from regard.training.memory import check
 from regard.training.memory.check import bytes_of_each, enough, is_full, unfit
-from regard.training.settings import Settings
 
 CPU = torch.device("cpu")
 TINY = {"data": {"train": ["notes.txt"]}, "model": {"preset": "llama-tiny"}}

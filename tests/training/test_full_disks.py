@@ -23,11 +23,11 @@ from regard.data.readers.texts import gather
 from regard.data.token_files import prepare
 from regard.errors import RegardError
 from regard.models.transformer.presets import preset
-from regard.models.transformer.model import build
+from regard.models.construction import build
 from regard.text.learning import learn
 from regard.storage.event_log import LOG, Log, read
 from regard.runs import stored_run
-from regard.training.settings import ModelSettings, Settings
+from regard.families.settings import ModelSettings, Settings
 
 disk, texts = Path(sys.argv[1]), Path(sys.argv[2])
 tokenizers = {kind: learn(kind, [texts.read_text()]) for kind in ("char", "byte")}

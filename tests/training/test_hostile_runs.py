@@ -22,7 +22,7 @@ from hostile_files import NORMALIZER, WEIGHTS, header, sparse
 from safetensors.torch import load_file, save_file
 from small_runs import small_run
 
-from regard.models.transformer.model import build
+from regard.models.construction import build
 from regard.runs.stored_run import config_of
 
 Harm = Callable[[Path], object]

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from regard.data.batch import Batch
 from regard.data.feeds.masking import IGNORE
 from regard.errors import RegardError
-from regard.families.registry import build
+from regard.models.construction import build
 from regard.models.recurrent.config import RecurrentConfig
 from regard.training.job import Answer
 from regard.training.loop import recompute

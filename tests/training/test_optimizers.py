@@ -20,8 +20,8 @@ from torch import nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 
 from regard.errors import RegardError
+from regard.models.construction import build
 from regard.models.transformer.config import TransformerConfig
-from regard.models.transformer.model import build
 from regard.models.transformer.presets import PRESETS, preset
 from regard.training.objectives import loss, objective_for
 from regard.training.optimization.faults import Guard

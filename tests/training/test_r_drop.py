@@ -12,12 +12,12 @@ from regard.cost.jobs import Shape
 from regard.data.feeds.masking import IGNORE
 from regard.errors import RegardError
 from regard.families.registry import named
+from regard.families.settings import Settings
 from regard.runs.plan import plan
 from regard.training import r_drop
 from regard.training.job import Answer
 from regard.training.objectives import Criterion, objective_for
 from regard.training.r_drop import RDrop, r_drop_loss
-from regard.training.settings import Settings
 
 
 def by_torch(logits: torch.Tensor, targets: torch.Tensor, smoothing: float, weight: float):

@@ -13,6 +13,7 @@ from small_runs import TEXT, small_run
 
 import regard
 from regard.errors import RegardError
+from regard.families.settings import ModelSettings, Settings
 from regard.models.counting.estimate import estimate
 from regard.models.counting.model import NGram, NGramConfig, tensors_of
 from regard.models.counting.table import Table
@@ -20,7 +21,6 @@ from regard.runs.stored_run import WEIGHTS, config_for, open_run, write_run, wri
 from regard.storage import write_safetensors
 from regard.text.learning import learn
 from regard.text.specials import BOS, EOS
-from regard.training.settings import ModelSettings, Settings
 
 Change = Callable[[dict[str, torch.Tensor]], object]
 ORDER = 3

@@ -7,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.errors import RegardError
+from regard.families.settings import ModelSettings, Settings
 from regard.models.transformer.config import RotaryScaling
 from regard.models.transformer.presets import preset
-from regard.training.settings import RANGES, ModelSettings, Settings
+from regard.training.settings import RANGES
 
 
 def refused(tables: dict) -> str:

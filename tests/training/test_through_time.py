@@ -11,14 +11,14 @@ from rich.console import Console
 from torch import nn
 from torch.nn import functional as F
 
-from regard.families.registry import build
+from regard.families.settings import Settings
+from regard.models.construction import build
 from regard.models.recurrent.config import RecurrentConfig
 from regard.runs import train_run
 from regard.runs.plan import plan
 from regard.runs.stored_run import WEIGHTS
 from regard.storage.event_log import read
 from regard.text.specials import BOS
-from regard.training.settings import Settings
 from regard.training.signals import Stop
 from regard.training.through_time import ROWS, gradient_norms, recorder
 from regard.training.throughput import NO_PEAK

@@ -14,8 +14,10 @@ from torch.nn import functional as F
 from regard.data.batch import Batch, padded
 from regard.data.feeds.masking import IGNORE, corrupt
 from regard.data.feeds.order import turned_seed
+from regard.families.settings import Settings
+from regard.models.construction import build
 from regard.models.transformer.config import TransformerConfig
-from regard.models.transformer.model import Transformer, build
+from regard.models.transformer.model import Transformer
 from regard.models.transformer.presets import preset
 from regard.storage.event_log import Sink
 from regard.text.specials import BOS, EOS, PAD
@@ -27,7 +29,7 @@ from regard.training.optimization.optimizers import roles
 from regard.training.optimization.precision import Precision
 from regard.training.optimization.schedules import factor
 from regard.training.prefetch import Ready
-from regard.training.settings import Form, Settings
+from regard.training.settings import Form
 from regard.training.signals import Stop
 from regard.training.throughput import Peak
 

@@ -21,7 +21,8 @@ from regard.cost import jobs, measured
 from regard.cost.device.ceilings import Device
 from regard.cost.jobs import Counted, Shape
 from regard.cost.predict import How, host_counts, timed
-from regard.families.registry import Config, named
+from regard.families.registry import named
+from regard.models.config import ModelConfig
 
 # What may take time in each phase. Going back, no module is entered; an optimizer has few calls for
 # many tensors, which are large.
@@ -43,7 +44,7 @@ class Sample(NamedTuple):
     whole: float  # with what the operations themselves took
 
 
-def small_models() -> list[Config]:
+def small_models() -> list[ModelConfig]:
     """Ways to be small: none of them does anything that takes long."""
     narrow = {"vocabulary": 64, "width": 64}
     even = {**narrow, "dropout": 0.0}
@@ -61,7 +62,7 @@ def small_models() -> list[Config]:
     return [replace(named(name), **changed) for name, changed in ways]
 
 
-def larger_models() -> list[Config]:
+def larger_models() -> list[ModelConfig]:
     """Models that do work between calls, whose weights drive the host's own out of the caches.
 
     Predictions of writing from the small ones alone were 13 % short, in the middle of fourteen. In
@@ -79,7 +80,7 @@ def larger_models() -> list[Config]:
     return [replace(named(name), **changed) for name, changed in ways]
 
 
-def models(larger: bool = True) -> list[tuple[Config, Shape]]:
+def models(larger: bool = True) -> list[tuple[ModelConfig, Shape]]:
     """All of them, and what they read; or the small ones only."""
     small = [(config, Shape(1, 4)) for config in small_models()]
     return small + [(config, Shape(4, 72)) for config in larger_models() if larger]
@@ -104,7 +105,9 @@ def launching(device: Device, where: torch.device, share: float = 1.0) -> dict[s
     return found
 
 
-def _phases(config: Config, shape: Shape, where: torch.device, share: float) -> dict[str, float]:
+def _phases(
+    config: ModelConfig, shape: Shape, where: torch.device, share: float
+) -> dict[str, float]:
     """Seconds of the host in each phase of a step, the median of many."""
     found: dict[str, list[float]] = {}
 

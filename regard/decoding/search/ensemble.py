@@ -15,8 +15,9 @@ from regard.decoding.attention_weights import attended
 from regard.decoding.sampling import log_probabilities
 from regard.decoding.text_model import TextModel
 from regard.errors import RegardError
-from regard.families.registry import Config, Writer
+from regard.models.config import ModelConfig
 from regard.models.masks import Mask
+from regard.models.network import SequenceModule
 from regard.models.protocol import Memory, State
 from regard.models.validation import Lengths
 
@@ -65,7 +66,7 @@ class States:
 class Ensemble(nn.Module):
     """Models of one kind and vocabulary as one; they may differ in everything else."""
 
-    def __init__(self, members: Sequence[Writer]) -> None:
+    def __init__(self, members: Sequence[SequenceModule]) -> None:
         super().__init__()
         if not members:
             raise RegardError("an ensemble needs at least one model")
@@ -77,7 +78,7 @@ class Ensemble(nn.Module):
         self.training = any(member.training for member in members)
 
     @property
-    def config(self) -> Config:
+    def config(self) -> ModelConfig:
         """That of the member with the smallest context."""
         return min((member.config for member in self.writers), key=lambda one: one.context)
 
@@ -117,7 +118,7 @@ class Ensemble(nn.Module):
         )
 
     @property
-    def writers(self) -> list[Writer]:
+    def writers(self) -> list[SequenceModule]:
         """The members."""
         return list(self.members)  # type: ignore[arg-type]
 
@@ -155,7 +156,7 @@ def _logprobs(logits: Tensor) -> Tensor:
     return log_probabilities(logits, torch.float32 if half else None)
 
 
-def _read_words(config: Config) -> int:
+def _read_words(config: ModelConfig) -> int:
     return getattr(config, "source_vocabulary", 0) or config.vocabulary
 
 

@@ -20,12 +20,12 @@ from regard.data.readers.captions import (
 from regard.data.readers.texts import Advance
 from regard.errors import RegardError
 from regard.families.data.vocabularies import learned, vocabulary_for
+from regard.families.settings import Settings
 from regard.models.captioner.config import CaptionConfig
 from regard.runs.resolve import PreparedData
 from regard.runs.stored_run import config_for
 from regard.storage import cache_folder, no_room, size
 from regard.text.tokenizer import Kind, Tokenizer
-from regard.training.settings import Settings
 
 SCENES = "scenes"  # the built-in data
 HELD_OUT = 500  # scenes

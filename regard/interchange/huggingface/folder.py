@@ -12,8 +12,9 @@ from torch import Tensor
 from regard.errors import Problems, RegardError, nearest
 from regard.interchange.huggingface import FAMILIES, Family
 from regard.interchange.huggingface.family import Rule, Settings
+from regard.models.construction import build
 from regard.models.transformer.config import TransformerConfig
-from regard.models.transformer.model import Transformer, build
+from regard.models.transformer.model import Transformer
 from regard.storage import (
     FLOATS,
     TensorFolder,

@@ -8,62 +8,24 @@ that training, scoring and search treat it as any encoder–decoder.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from regard.errors import Problems, RegardError
+from regard.errors import RegardError
+from regard.models.bag.config import SPECIALS, BagConfig
 from regard.models.kernels.dropout import dropout
 from regard.models.kernels.linear import Linear
 from regard.models.masks import Mask
+from regard.models.network import SequenceModule
 from regard.models.protocol import Memory, State, chosen_rows, forgotten
 from regard.models.validation import checked_lengths
 
-SPECIALS = 5  # the first ids of every vocabulary: <pad> <s> </s> <unk> <mask>
 END = 2
 # The log-probability of what cannot be: nothing beside 1 in 32 bits, and yet a finite loss, for a
 # held-out label that the vocabulary lacks (<unk>) or with smoothing, which asks for all tokens.
 NEVER = -100.0
-LARGEST = {"vocabulary": 1 << 26, "source_vocabulary": 1 << 26, "layers": 1024, "width": 1 << 20}
-LEAST = {"vocabulary": SPECIALS + 1, "source_vocabulary": 0, "layers": 0, "width": 1}
-
-
-@dataclass(frozen=True)
-class BagConfig:
-    """Everything that tells one bag-of-words classifier from another."""
-
-    kind: ClassVar[Literal["encoder-decoder"]] = "encoder-decoder"
-    context: ClassVar[int] = 1 << 26  # a text may be as long as one likes
-
-    vocabulary: int = 50257  # labels, and the special tokens before them
-    source_vocabulary: int = 0  # words; 0: labels and words share one vocabulary
-    layers: int = 0  # hidden ones; 0: a linear classifier
-    width: int = 256  # of each hidden layer
-    dropout: float = 0.0  # of hidden layers
-
-    def __post_init__(self) -> None:
-        problems = Problems("model settings")
-        for name, most in LARGEST.items():
-            value, least = getattr(self, name), LEAST[name]
-            fits = isinstance(value, int) and not isinstance(value, bool)
-            fits = fits and least <= value <= most
-            problems.require(
-                fits, f"{name} must be a whole number from {least} to {most:,}, not {value!r}"
-            )
-        dropout = self.dropout
-        fine = isinstance(dropout, int | float) and not isinstance(dropout, bool)
-        fine = fine and 0 <= dropout < 1
-        problems.require(fine, f"dropout must be in [0, 1), not {dropout!r}")
-        if fine and dropout and self.layers == 0:
-            problems.add(f"dropout {dropout} needs a hidden layer; raise layers or leave it out")
-        problems.report()
-
-    def resolved(self) -> "BagConfig":
-        """Itself: nothing is left open."""
-        return self
 
 
 class LabelState:
@@ -105,7 +67,7 @@ class LabelState:
         self.counts, self.undoable, self.labels, self.memory = [], [], None, None
 
 
-class Bag(nn.Module):
+class Bag(SequenceModule):
     """A linear classifier or a perceptron over the words of a source."""
 
     def __init__(self, config: BagConfig) -> None:

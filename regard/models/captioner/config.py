@@ -1,14 +1,15 @@
 """Everything that tells one captioner from another (M8), as a frozen, checked value."""
 
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 from regard.errors import Problems, nearest
-from regard.models.captioner.vision import Eye
+from regard.models.config import ModelConfig
 from regard.models.recurrent.config import RecurrentConfig
 from regard.models.transformer.config import TransformerConfig
 
-Hand = Literal["lstm", "transformer"]
+Encoder = Literal["cnn", "patches"]
+Decoder = Literal["lstm", "transformer"]
 LARGEST = {
     "vocabulary": 1 << 26,
     "picture": 1 << 12,
@@ -21,17 +22,18 @@ LARGEST = {
 
 
 @dataclass(frozen=True)
-class CaptionConfig:
-    """An encoder of pictures (`eye`), and a decoder that looks at its grid (`hand`)."""
+class CaptionConfig(ModelConfig):
+    """An encoder of pictures, and a decoder of text that attends to its grid."""
 
+    family: ClassVar[str] = "captioner"
     kind: ClassVar[Literal["captioner"]] = "captioner"
 
     vocabulary: int = 50257
     context: int = 64  # tokens of a caption, its end included
     picture: int = 64  # pixels of a side
     patch: int = 8  # pixels of a side that one place of the grid stands for
-    encoder: Eye = "cnn"
-    decoder: Hand = "transformer"
+    encoder: Encoder = "cnn"
+    decoder: Decoder = "transformer"
     encoder_layers: int = 2  # cnn: residual blocks for each halving; patches: of the Transformer
     layers: int = 3  # of the decoder: to name what is left of another thing takes two looks
     width: int = 128
@@ -40,7 +42,7 @@ class CaptionConfig:
 
     def __post_init__(self) -> None:
         problems = Problems("model settings")
-        for name, known in (("encoder", get_args(Eye)), ("decoder", get_args(Hand))):
+        for name, known in (("encoder", get_args(Encoder)), ("decoder", get_args(Decoder))):
             value = getattr(self, name)
             fits = value in known
             problems.require(fits, f"{name} cannot be {value!r}; {nearest(str(value), known)}")
@@ -86,7 +88,7 @@ class CaptionConfig:
                 vocabulary=self.vocabulary,
                 layers=self.layers,
                 width=self.width,
-                attention="dot",  # by heads, behind each layer: `LSTMHand`
+                attention="dot",  # by heads, behind each layer: `LSTMDecoder`
                 dropout=self.dropout,
                 output_dropout=0.0,
             )
@@ -111,6 +113,11 @@ class CaptionConfig:
             initialisation="xavier",
         )
 
-    def resolved(self) -> "CaptionConfig":
-        """Itself: nothing is left open."""
-        return self
+    @property
+    def ties_output(self) -> bool:
+        return self.writes_with.ties_output
+
+    def module(self) -> Any:
+        from regard.models.captioner.model import Captioner
+
+        return Captioner(self)

@@ -5,7 +5,6 @@ looks at as at the words of a source.
 """
 
 from itertools import pairwise
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +17,6 @@ from regard.models.transformer.blocks import Stack
 from regard.models.transformer.config import TransformerConfig
 from regard.models.transformer.positions import sinusoid
 
-Eye = Literal["cnn", "patches"]
 GROUPS = 8  # of channels that are normalised together: batches may be small, or shared out
 
 

@@ -1,9 +1,10 @@
 """Everything that tells one convolutional model from another (M9), as a frozen, checked value."""
 
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 from regard.errors import Problems, nearest
+from regard.models.config import Ability, ModelConfig
 
 Kind = Literal["decoder", "encoder-decoder"]
 LARGEST = {
@@ -22,9 +23,10 @@ FARTHEST = 1 << 16  # tokens; a state holds as many vectors, of width 256 in 64 
 
 
 @dataclass(frozen=True)
-class ConvolutionConfig:
+class ConvolutionConfig(ModelConfig):
     """A causal convolutional language model, or an encoder–decoder with attention."""
 
+    family: ClassVar[str] = "convolution"
     context: ClassVar[int] = 1 << 26  # a text may be as long as one likes
 
     kind: Kind = "decoder"
@@ -102,6 +104,19 @@ class ConvolutionConfig:
 
     def _reach(self, layers: int) -> int:
         return 1 + (self.kernel - 1) * sum(gaps(layers, self.dilation_growth, self.dilation_cycle))
+
+    @property
+    def abilities(self) -> frozenset[Ability]:
+        return super().abilities | {Ability.RESIZE}
+
+    @property
+    def ties_output(self) -> bool:
+        return self.tied
+
+    def module(self) -> Any:
+        from regard.models.convolution.model import ConvolutionDecoder, ConvolutionEncoderDecoder
+
+        return (ConvolutionDecoder if self.kind == "decoder" else ConvolutionEncoderDecoder)(self)
 
     def resolved(self) -> "ConvolutionConfig":
         """Nothing left open."""

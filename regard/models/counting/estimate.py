@@ -11,9 +11,10 @@ from pathlib import Path
 import numpy as np
 
 from regard.errors import RegardError
+from regard.models.counting.config import KNESER_NEY, Smoothing, smoothing, thresholds
 from regard.models.counting.grams import Counter, Row, Source
 from regard.models.counting.scratch import Room
-from regard.models.counting.smoothing import FALLBACK, KNESER_NEY, Estimator, Smoothing, smoothing
+from regard.models.counting.smoothing import FALLBACK, Estimator
 from regard.models.counting.table import Level, Table
 
 __all__ = ["FALLBACK", "Level", "Smoothing", "Table", "estimate", "kneser_ney", "smoothing"]
@@ -67,26 +68,6 @@ def estimate(
             )
     estimator = Estimator(kind, vocabulary, begin, never, least, room, chunk)
     return estimator.table(tokens, counter.levels(order, places))
-
-
-def thresholds(prune: Sequence[int], order: int, kind: Smoothing) -> list[int]:
-    """For each length up to the order, the count up to which n-grams are left out."""
-    wrong = (
-        len(prune) > order
-        or any(isinstance(value, bool) or not isinstance(value, int) for value in prune)
-        or list(prune) != sorted(prune)
-        or (prune and prune[0] != 0)
-    )
-    if wrong:
-        raise RegardError(
-            f"prune {list(prune)} does not fit order {order}: give whole numbers for at most "
-            f"{order} lengths, 0 for single tokens, and none smaller than the one before"
-        )
-    if kind.whole and any(prune):
-        raise RegardError(
-            f"{kind.name} has no shorter contexts to fall back on, so nothing can be pruned"
-        )
-    return [*prune, *[prune[-1] if prune else 0] * (order - len(prune))]
 
 
 def kneser_ney(ids: Source | np.ndarray, order: int, vocabulary: int, begin: int) -> Table:

@@ -5,69 +5,17 @@ it as any other model. Whoever needs the given tokens' own probabilities only as
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import ClassVar, Literal, get_args
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from regard.errors import Problems, RegardError, nearest
-from regard.models.counting.estimate import Level, Smoothing, Table, smoothing, thresholds
+from regard.errors import RegardError
+from regard.models.counting.config import NGramConfig
+from regard.models.counting.estimate import Level, Table
 from regard.models.masks import Mask, whole_numbers
+from regard.models.network import SequenceModule
 from regard.models.protocol import Memory, State, chosen_rows, forgotten
-
-Name = Literal["kneser-ney", "add-k", "stupid-backoff", "maximum-likelihood"]
-SMOOTHINGS: tuple[Name, ...] = get_args(Name)
-LONGEST = 64  # tokens of an n-gram; beyond some 10 nearly every one was seen once
-
-
-@dataclass(frozen=True)
-class NGramConfig:
-    """Everything that tells one n-gram model from another."""
-
-    kind: ClassVar[Literal["decoder"]] = "decoder"
-    context: ClassVar[int] = 1 << 26  # a text may be as long as one likes
-
-    vocabulary: int = 50257
-    order: int = 5  # tokens of the longest n-grams; 1: a bag of words (M3)
-    smoothing: Name = "kneser-ney"  # how what was never seen gets its share
-    k: float = 1.0  # add-k: what is added to each count
-    prune: tuple[int, ...] = ()  # n-grams seen no more often are left out: for lengths 1, 2, …
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "prune", tuple(self.prune) if _listed(self.prune) else self.prune)
-        problems = Problems("model settings")
-        for name, most in (("vocabulary", 1 << 26), ("order", LONGEST)):
-            value = getattr(self, name)
-            fits = _whole(value) and 1 <= value <= most
-            problems.require(fits, f"{name} must be from 1 to {most:,}, not {value!r}")
-        word = self.smoothing
-        problems.require(
-            word in SMOOTHINGS, f"smoothing cannot be {word!r}; {nearest(str(word), SMOOTHINGS)}"
-        )
-        k = self.k
-        good = isinstance(k, int | float) and not isinstance(k, bool) and 0 < k <= 1e9
-        problems.require(good, f"k must be more than 0, not {k!r}")
-        problems.report()
-        thresholds(self.prune, self.order, self.rule)
-
-    @property
-    def rule(self) -> Smoothing:
-        """The smoothing itself."""
-        return smoothing(self.smoothing, self.k)
-
-    def resolved(self) -> "NGramConfig":
-        """Itself: nothing is left open."""
-        return self
-
-
-def _whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _listed(value: object) -> bool:
-    return isinstance(value, list | tuple)
 
 
 class LastTokens:
@@ -113,7 +61,7 @@ class LastTokens:
         self.texts, self.undoable = [], []
 
 
-class NGram(nn.Module):
+class NGram(SequenceModule):
     """A `Table` as a sequence model; without one it has not counted anything yet."""
 
     def __init__(self, config: NGramConfig, table: Table | None = None) -> None:

@@ -17,62 +17,18 @@ down to single tokens, below which all that can be predicted are equally likely.
   the context had to be shortened. Scores, not probabilities: they do not sum to one.
 """
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from regard.errors import RegardError, nearest
+from regard.models.counting.config import Smoothing
 from regard.models.counting.grams import Grams, changes
 from regard.models.counting.scratch import Room, gather, pieces, tally
 from regard.models.counting.table import Level, Table
 
 FALLBACK = (0.5, 1.0, 1.5)  # discounts where counts of counts are 0, as KenLM's fallback has them
 NONE = (0.0, 0.0, 0.0)
-KINDS = ("kneser-ney", "add-k", "stupid-backoff", "maximum-likelihood")
-
-
-@dataclass(frozen=True)
-class Smoothing:
-    """The numbers in the formula that tell one smoothing from another."""
-
-    name: str
-    discounted: bool = False  # a and D as Kneser and Ney have them; else plain counts and no D
-    added: float = 0.0  # to each count: the k of add-k
-    whole: bool = False  # whole contexts decide alone; shorter ones are never asked
-    uniform: bool = True  # below single tokens all are equally likely; else impossible
-    factor: float = 0.0  # of stupid back-off; 0: what the formula gives away
-
-    @property
-    def normalised(self) -> bool:
-        """Whether it makes probabilities, which sum to one, rather than scores."""
-        return not self.factor
-
-    @property
-    def unseen(self) -> float:
-        """The back-off, a logarithm, of contexts that were never seen."""
-        return math.log(self.factor) if self.factor else 0.0
-
-
-def smoothing(name: str = "kneser-ney", k: float = 1.0, factor: float = 0.4) -> Smoothing:
-    """A smoothing by its name; k is for add-k and the factor for stupid back-off only."""
-    if name not in KINDS:
-        raise RegardError(f"there is no smoothing {name!r}; {nearest(name, KINDS)}")
-    if not 0 < k < math.inf:
-        raise RegardError(f"add-k adds more than nothing to each count, not {k}; raise k")
-    if not 0 < factor <= 1:
-        raise RegardError(f"the factor of stupid back-off is above 0 and at most 1, not {factor}")
-    kinds = (
-        Smoothing("kneser-ney", discounted=True),
-        Smoothing("add-k", added=k, whole=True),
-        Smoothing("stupid-backoff", uniform=False, factor=factor),
-        Smoothing("maximum-likelihood", whole=True, uniform=False),
-    )
-    return kinds[KINDS.index(name)]
-
-
-KNESER_NEY = smoothing()
 
 
 def discounts_of(counts: np.ndarray) -> tuple[tuple[float, float, float], bool]:

@@ -6,7 +6,7 @@ on a GPU cuDNN's, which take the same weights; the two agree to rounding.
 
 import warnings
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +14,6 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 
 from regard.models.kernels.linear import product
 
-Name = Literal["elman", "gru", "lstm"]
 Held = tuple[Tensor, ...]  # what a layer remembers: h, an LSTM also c; each (rows, hidden)
 
 # cuDNN copies the four weights of a layer together at each call: 14 MB for one of 650, nothing
@@ -140,7 +139,7 @@ class LSTM(Cell):
         return torch.sigmoid(o) * torch.tanh(c), c
 
 
-CELLS: dict[Name, type[Cell]] = {"elman": Elman, "gru": GRU, "lstm": LSTM}
+CELLS: dict[str, type[Cell]] = {"elman": Elman, "gru": GRU, "lstm": LSTM}
 
 
 def _lone(parts: list[Tensor]) -> Any:

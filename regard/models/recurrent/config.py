@@ -1,11 +1,12 @@
 """Everything that tells one recurrent model from another (M5–M7), as a frozen, checked value."""
 
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 from regard.errors import Problems, nearest
-from regard.models.recurrent.cells import Name
+from regard.models.config import Ability, ModelConfig
 
+Name = Literal["elman", "gru", "lstm"]
 Attention = Literal["none", "additive", "dot", "general"]
 Kind = Literal["decoder", "encoder-decoder"]
 LARGEST = {
@@ -28,9 +29,10 @@ SHARES = ("dropout", "weight_dropout", "embedding_dropout")
 
 
 @dataclass(frozen=True)
-class RecurrentConfig:
+class RecurrentConfig(ModelConfig):
     """A recurrent language model, or an encoder–decoder with or without attention."""
 
+    family: ClassVar[str] = "recurrent"
     context: ClassVar[int] = 1 << 26  # a text may be as long as one likes
 
     kind: Kind = "decoder"
@@ -89,6 +91,26 @@ class RecurrentConfig:
             odd = self.hidden or self.width
             problems.add(f"two directions share {odd} places in halves; choose an even number")
         problems.report()
+
+    @property
+    def abilities(self) -> frozenset[Ability]:
+        more = {Ability.RESIZE} | ({Ability.CARRY} if self.kind == "decoder" else set())
+        return super().abilities | more
+
+    @property
+    def vector_width(self) -> int:
+        tied = self.kind == "decoder" and self.tied
+        return self.width if tied else self.resolved().hidden
+
+    @property
+    def ties_output(self) -> bool:
+        return self.tied
+
+    def module(self) -> Any:
+        from regard.models.recurrent.encoder_decoder import RecurrentEncoderDecoder
+        from regard.models.recurrent.model import RecurrentDecoder
+
+        return (RecurrentDecoder if self.kind == "decoder" else RecurrentEncoderDecoder)(self)
 
     def resolved(self) -> "RecurrentConfig":
         """Nothing left open."""

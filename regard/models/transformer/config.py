@@ -1,11 +1,12 @@
 """A Transformer is its config: frozen, validated when made, and enough to build the module."""
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import Any, Literal, Self, get_args, get_origin, get_type_hints
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, ClassVar, Literal, Self, get_args, get_origin, get_type_hints
 
 from regard.errors import Problems, nearest
+from regard.models.config import Ability, ModelConfig
 
 Kind = Literal["decoder", "encoder", "encoder-decoder"]
 Activation = Literal["relu", "gelu", "gelu-tanh", "silu", "relu-squared"]
@@ -61,8 +62,10 @@ class RotaryScaling:
 
 
 @dataclass(frozen=True)
-class TransformerConfig:
+class TransformerConfig(ModelConfig):
     """Everything that tells one Transformer from another; 0 means "the usual", as noted."""
+
+    family: ClassVar[str] = "transformer"
 
     kind: Kind = "decoder"
     vocabulary: int = 50257
@@ -116,6 +119,64 @@ class TransformerConfig:
             problems.add(problem)
         problems.report()
 
+    @property
+    def abilities(self) -> frozenset[Ability]:
+        return super().abilities | {
+            Ability.MASK_DOCUMENTS,
+            Ability.RECOMPUTE,
+            Ability.SHARD,
+            Ability.CONVERT,
+            Ability.RESIZE,
+        }
+
+    @property
+    def about(self) -> str:
+        article = "a" if self.kind == "decoder" else "an"
+        kind = self.kind.replace("-", "–")
+        return f"a Transformer, {article} {kind} with {self.positions} positions"
+
+    @property
+    def sizes(self) -> Mapping[str, str]:
+        whole = self.resolved()
+        layers, heads = f"{whole.layers}", f"{whole.heads}"
+        if whole.encoder_layers:
+            layers = f"{whole.encoder_layers} + {whole.layers}"
+        if whole.kv_heads != whole.heads:
+            heads += f" / {whole.kv_heads}"
+        return {
+            "layers": layers,
+            "width": f"{whole.width}",
+            "heads": heads,
+            "kind": whole.kind,
+            "hidden": f"{whole.hidden}",
+            "vocabulary": f"{whole.vocabulary}",
+            "positions": whole.positions,
+            "norm": f"{whole.norm_place} {whole.norm}",
+        }
+
+    @property
+    def ties_output(self) -> bool:
+        return self.tied and self.head != "none"
+
+    @classmethod
+    def parsed(cls, changes: Mapping[str, Any]) -> dict[str, Any]:
+        found = dict(changes)
+        if "rotary_scaling" in found:
+            found["rotary_scaling"] = _scaling(found["rotary_scaling"])
+        return found
+
+    def spelled(self) -> dict[str, Any]:
+        scaling = self.rotary_scaling
+        return {
+            **super().spelled(),
+            "rotary_scaling": False if scaling is None else asdict(scaling),
+        }
+
+    def module(self) -> Any:
+        from regard.models.transformer.model import ASSEMBLIES
+
+        return ASSEMBLIES[self.kind](self)
+
     def resolved(self) -> Self:
         """The same settings with every 0 ("the usual") written out."""
         both = self.kind == "encoder-decoder"
@@ -136,11 +197,26 @@ class TransformerConfig:
         return names
 
 
+def _scaling(given: Any) -> Any:
+    """A table of TOML as the scaling it stands for; false is none, which TOML cannot say."""
+    if given is False:
+        return None
+    if not isinstance(given, Mapping):
+        return given
+    known = [f.name for f in fields(RotaryScaling)]
+    problems = Problems("rotary scaling")
+    for key in given:
+        problems.require(key in known, f"there is no {key!r}; {nearest(str(key), known)}")
+    problems.report()
+    return RotaryScaling(**given)
+
+
 def _check_types(settings: object, problems: Problems) -> set[str]:
     """Note every setting whose value is not of its type, or not one of its words."""
     wrong = set()
-    for name, kind in get_type_hints(type(settings)).items():
-        value = getattr(settings, name)
+    kinds = get_type_hints(type(settings))
+    for name in (f.name for f in fields(settings)):  # type: ignore[arg-type]
+        kind, value = kinds[name], getattr(settings, name)
         if get_origin(kind) is Literal:
             if value not in get_args(kind):
                 wrong.add(name)

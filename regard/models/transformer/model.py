@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 from regard.errors import RegardError
-from regard.models.construction import made_on
 from regard.models.initialisation import initialise
 from regard.models.kernels.linear import Linear, product
 from regard.models.masks import Causal, Mask, Padding, QueryKeyRange
@@ -19,7 +18,6 @@ from regard.models.protocol import Memory, State
 from regard.models.transformer.blocks import ACTIVATIONS, Stack, norm
 from regard.models.transformer.cache import CrossAttentionCache, KeyValueState
 from regard.models.transformer.config import TransformerConfig
-from regard.models.transformer.presets import preset
 from regard.models.validation import (
     Lengths,
     check_ids,
@@ -306,16 +304,3 @@ ASSEMBLIES: dict[str, type[Transformer]] = {
     "encoder": EncoderOnly,
     "encoder-decoder": EncoderDecoder,
 }
-
-
-def build(config: TransformerConfig | str, device: torch.device | str | None = None) -> Transformer:
-    """The module a config (or a preset's name) describes, freshly initialised.
-
-    On the `meta` device it takes no memory.
-    """
-    config = preset(config) if isinstance(config, str) else config
-    if not isinstance(config, TransformerConfig):
-        kind = type(config).__name__
-        raise RegardError(f"build needs a TransformerConfig or a model's name, not a {kind}")
-    with made_on(device):
-        return ASSEMBLIES[config.kind](config)

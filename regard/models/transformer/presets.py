@@ -7,6 +7,7 @@ import re
 from dataclasses import replace
 
 from regard.errors import RegardError, nearest
+from regard.models.config import Preset, Presets
 from regard.models.transformer.config import Kind, RotaryScaling, TransformerConfig
 
 GPT2 = TransformerConfig(dropout=0.1, attention_dropout=0.1)
@@ -102,7 +103,7 @@ def _tiny(config: TransformerConfig) -> TransformerConfig:
 
 _llama3 = replace(LLAMA, vocabulary=128256, context=8192, kv_heads=8, rotary_base=500000.0)
 
-PRESETS: dict[str, TransformerConfig] = {
+SIZES: dict[str, TransformerConfig] = {
     "gpt2": GPT2,
     "gpt2-medium": replace(GPT2, layers=24, width=1024, heads=16, hidden=4096),
     "gpt2-large": replace(GPT2, layers=36, width=1280, heads=20, hidden=5120),
@@ -162,19 +163,29 @@ def dialled(depth: int, kind: Kind = "decoder") -> TransformerConfig:
     )
 
 
-def preset(name: str) -> TransformerConfig:
-    """The settings a name stands for; `regard-N` for any depth N, `-encoder` and
-    `-encoder-decoder` behind it for the other two assemblies."""
-    if name in PRESETS:
-        return PRESETS[name]
+def by_depth(name: str) -> TransformerConfig | None:
+    """`regard-N` for any depth N; `-encoder` and `-encoder-decoder` for the other assemblies."""
     dial = DIAL.fullmatch(name)
-    if dial and not 1 <= int(dial[1]) <= 128:
+    if not dial:
+        return None
+    if not 1 <= int(dial[1]) <= 128:
         raise RegardError(f"{name}: the depth of a regard model goes from 1 to 128")
-    if dial:
-        kinds: dict[str | None, Kind] = {
-            None: "decoder",
-            "-encoder": "encoder",
-            "-encoder-decoder": "encoder-decoder",
-        }
-        return dialled(int(dial[1]), kinds[dial[2]])
-    raise RegardError(f"no model is called {name!r}; {nearest(name, [*PRESETS, *DIALLED])}")
+    kinds: dict[str | None, Kind] = {
+        None: "decoder",
+        "-encoder": "encoder",
+        "-encoder-decoder": "encoder-decoder",
+    }
+    return dialled(int(dial[1]), kinds[dial[2]])
+
+
+def preset(name: str) -> TransformerConfig:
+    """The settings a name stands for."""
+    found = SIZES.get(name) or by_depth(name)
+    if found is None:
+        raise RegardError(f"no model is called {name!r}; {nearest(name, [*SIZES, *DIALLED])}")
+    return found
+
+
+PRESETS = Presets(
+    {name: Preset(config, config.about) for name, config in SIZES.items()}, DIALLED, by_depth
+)

@@ -10,63 +10,21 @@ would cost more than all else, so it is replaced: by telling the right word from
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal, get_args
+from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from regard.errors import Problems, RegardError, nearest
+from regard.errors import RegardError, nearest
+from regard.models.network import BaseModel
+from regard.models.word_vectors.config import Word2VecConfig
 
-Method = Literal["skip-gram", "cbow"]
-Loss = Literal["negative", "hierarchical"]
 NOTHING = 1e-6  # of all second moments of a layer
 ROWS = 1 << 16  # that are made float64 at a time
-# Beyond these a number is a mistake.
-LARGEST = {"vocabulary": 2**26, "width": 2**16, "window": 1000, "negatives": 1000}
 
 
-@dataclass(frozen=True)
-class Word2VecConfig:
-    """Everything that tells one set of word vectors from another."""
-
-    kind: ClassVar[Literal["vectors"]] = "vectors"
-    context: ClassVar[int] = 1 << 26
-
-    vocabulary: int = 50257
-    width: int = 100
-    method: Method = "skip-gram"
-    loss: Loss = "negative"
-    window: int = 5  # words to each side, at most; each place draws its own from 1 to this
-    negatives: int = 5  # drawn words for each right one
-    subsample: float = 1e-4  # words with a larger share of the text are thinned; 0: none is
-    power: float = 0.75  # drawn words are as frequent as count ** power
-    phrases: float = 0.0  # two words that score more are one, as new_york; 100 is usual; 0: none
-
-    def __post_init__(self) -> None:
-        problems = Problems("word vectors")
-        for name, most in LARGEST.items():
-            value = getattr(self, name)
-            whole = isinstance(value, int) and not isinstance(value, bool)
-            good = whole and 1 <= value <= most
-            problems.require(good, f"{name} must be a number from 1 to {most}, not {value!r}")
-        for name, choices in (("method", get_args(Method)), ("loss", get_args(Loss))):
-            value = getattr(self, name)
-            hint = nearest(str(value), choices)
-            problems.require(value in choices, f"{name} cannot be {value!r}; {hint}")
-        for name in ("subsample", "power", "phrases"):
-            value = getattr(self, name)
-            number = isinstance(value, (int, float)) and not isinstance(value, bool)
-            good = number and 0 <= value < math.inf
-            problems.require(good, f"{name} must be a number that is not negative, not {value!r}")
-        problems.report()
-
-    def resolved(self) -> "Word2VecConfig":
-        """Itself: nothing is left open."""
-        return self
-
-
-class WordVectors(nn.Module):
+class WordVectors(BaseModel):
     """The two layers: `input` (vocabulary, width) is read, `output` is compared with.
 
     With the loss `negative`, `output` has a row for each word; with `hierarchical`, one for each

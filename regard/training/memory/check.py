@@ -6,10 +6,11 @@ from contextlib import contextmanager
 import torch
 
 from regard.errors import RegardError
-from regard.families.registry import Config, build
+from regard.models.config import ModelConfig
+from regard.models.construction import build
 from regard.training.memory.micro_batch import free_memory
 from regard.training.optimization.precision import Precision
-from regard.training.settings import Settings
+from regard.training.settings import RunSettings
 
 # What the allocators of torch and of the libraries below it say. Where another process has taken a
 # whole GPU, not even CUDA itself can begin.
@@ -22,7 +23,13 @@ FULL = (
 MOMENTS = {"adamw": 2, "muon": 1, "sgd": 0}  # numbers remembered of each weight, at least
 
 
-def unfit(config: Config, settings: Settings, device: torch.device, precision: Precision) -> str:
+def unfit(
+    name: str,
+    config: ModelConfig,
+    settings: RunSettings,
+    device: torch.device,
+    precision: Precision,
+) -> str:
     """Why a model cannot be trained here; nothing if it may be. Activations are not counted."""
     parameters = sum(weight.numel() for weight in build(config, "meta").parameters())
     each, free = bytes_of_each(settings, precision), free_bytes(device)
@@ -30,13 +37,13 @@ def unfit(config: Config, settings: Settings, device: torch.device, precision: P
     if needed <= free:
         return ""
     return (
-        f"{settings.model.preset} has {parameters:,} parameters and needs {needed / 1e9:,.3g} GB "
+        f"{name} has {parameters:,} parameters and needs {needed / 1e9:,.3g} GB "
         f"for weights, gradients and moments, but {device} has {free / 1e9:,.3g} GB free; "
         f"choose a model of at most {free // each:,} parameters"
     )
 
 
-def bytes_of_each(settings: Settings, precision: Precision) -> int:
+def bytes_of_each(settings: RunSettings, precision: Precision) -> int:
     """Bytes that a parameter takes in training: itself, its gradient, its moments, its mean."""
     training = settings.training
     if training.distribution == "fsdp":  # all but the weights is shared out from the start

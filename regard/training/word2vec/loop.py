@@ -158,7 +158,8 @@ class WordLoop:
         if not all(map(is_finite, self._weights().values())):
             raise RegardError(
                 f"word vectors are no longer finite at step {self.done}; lower "
-                f"optimizer.learning_rate (the log and the checkpoints before it are in {self.job.folder})"
+                f"optimizer.learning_rate (the log and the checkpoints before it are in "
+                f"{self.job.folder})"
             )
         self._tell("checkpoint", path=str(self.checkpoints.path(self.done)))
         log = self.job.folder / LOG

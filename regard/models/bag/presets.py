@@ -1,0 +1,16 @@
+"""Named classifiers of bags of words."""
+
+from dataclasses import replace
+
+from regard.models.bag.config import BagConfig
+from regard.models.config import Preset, Presets
+
+BAG = BagConfig()
+PRESETS = Presets(
+    {
+        "bag-linear": Preset(
+            BAG, "labels texts (--pairs) by their words, order ignored: logistic regression"
+        ),
+        "bag-perceptron": Preset(replace(BAG, layers=1), "the same with a hidden layer"),
+    }
+)
