@@ -11,7 +11,7 @@ import torch
 
 import regard
 from regard.cli import COMMANDS, main
-from regard.models.transformer.presets import DIALLED, PRESETS
+from regard.models.transformer.presets import DIALLED, SIZES
 
 
 def run(capsys, *arguments):
@@ -30,7 +30,7 @@ def test_models_lists_every_preset_with_its_parameter_count(capsys, monkeypatch)
     code, out, _ = run(capsys, "models")
     lines = {line.split()[0]: line for line in out.splitlines() if line.strip()}
     assert code == 0
-    assert set(PRESETS) <= set(lines)
+    assert set(SIZES) <= set(lines)
     assert "124,439,808" in lines["gpt2"]
     assert "8,030,261,248" in lines["llama-3-8b"]
     assert "32 / 8" in lines["llama-3-8b"]
@@ -41,7 +41,7 @@ def test_at_any_width_names_and_counts_are_whole_and_no_line_is_broken(capsys, m
     monkeypatch.setenv("COLUMNS", str(width))
     _, out, _ = run(capsys, "models")
     lines = out.split("\n\n")[0].splitlines()
-    assert len(lines) == 1 + len(PRESETS) + len(DIALLED)
+    assert len(lines) == 1 + len(SIZES) + len(DIALLED)
     assert all(len(line.rstrip()) <= width for line in lines)
     assert "…" not in out
     assert next(line for line in lines if line.startswith("gpt2-xl")).split()[1] == "1,557,611,200"

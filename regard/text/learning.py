@@ -93,7 +93,7 @@ class _Read:
 def _check_vocabulary(kind: Kind, vocabulary: int) -> None:
     if kind == "bpe" and vocabulary < BYTES:
         raise RegardError(
-            f"kind bpe needs a vocabulary of at min_frequency {BYTES} "
+            f"kind bpe needs a vocabulary of at least {BYTES} "
             f"({len(SPECIALS)} specials and 256 bytes), not {vocabulary}"
         )
     if kind in ("char", "word") and vocabulary and vocabulary <= len(SPECIALS):

@@ -105,7 +105,7 @@ def test_what_is_finished_is_neither_trained_nor_measured_again(data, done, monk
     def never(*arguments, **more):
         raise AssertionError("again")
 
-    monkeypatch.setattr(compare_runs, "carry_out", never)
+    monkeypatch.setattr(compare_runs, "train_run", never)
     for name in FIGURES:
         monkeypatch.setattr(measuring.Measurement, name, never)
     assert text(data, folder, "--seeds", 2).code == 0
@@ -200,7 +200,7 @@ def test_a_model_that_fails_is_told_and_the_others_go_on(data, tmp_path, monkeyp
     few = ("--models", "elman,conv", "--parameters", "9k", "--steps", 3, "--out", "out")
     changes = (*QUICK, "conv:model.layers=2")
     with monkeypatch.context() as patch:
-        patch.setattr(compare_runs, "carry_out", failing)
+        patch.setattr(compare_runs, "train_run", failing)
         said = compared(data / "notes.txt", *few, settings=changes)
     assert said.code == 0
     assert "elman could not be compared: weights are no longer <finite>" in said.out

@@ -73,7 +73,7 @@ def test_what_was_saved_before_a_folder_was_moved_is_gone_on_with_there(monkeypa
     meddled(monkeypatch, data, lambda: os.rename("r", "moved"))
     assert not Path("r").exists()
     words = ("--model", "gpt2-tiny", "--steps", 6, "--set", *SETTINGS)
-    monkeypatch.rollback()
+    monkeypatch.undo()
     monkeypatch.setattr(train_run, "peak", lambda *_: Peak(1e12, "made up"))
     for folder in ("moved", "whole"):
         said = call("train", data / "notes.txt", *words, "--out", folder)

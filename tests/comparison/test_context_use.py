@@ -64,7 +64,7 @@ def test_a_bigram_makes_nothing_of_what_is_before_the_last_token(tokens):
 
 
 def test_a_convolution_makes_nothing_of_what_lies_beyond_its_reach(tokens):
-    module = small("conv", layers=2, width=16, kernel=3, growth=2, cycle=0)
+    module = small("conv", layers=2, width=16, kernel=3, dilation_growth=2, dilation_cycle=0)
     reach = module.config.reach
     assert reach == 7
     lengths = [reach - 1, reach, reach + 1, 2 * reach, 32]

@@ -39,12 +39,12 @@ from regard.models.convolution.model import Convolution
 from regard.text.specials import BOS, EOS
 
 TEXTS = {
-    "text": {"growth": 2, "layers": 3},  # sees 15 tokens, so that they never forget any
+    "text": {"dilation_growth": 2, "layers": 3},  # sees 15 tokens, so that they never forget any
     "text near": {"kernel": 2},  # sees 3
 }
 PAIRS = {
     "pairs": {"heads": 2, "layers": 3, "encoder_layers": 1},
-    "pairs grown": {"growth": 2},
+    "pairs grown": {"dilation_growth": 2},
 }
 
 

@@ -43,10 +43,10 @@ TEXTS = {
 }
 PAIRS = {
     "none": {"cell": "lstm", "layers": 2},
-    "cho": {"cell": "gru", "feeding": True},
+    "cho": {"cell": "gru", "input_feeding": True},
     "bahdanau": {"cell": "gru", "attention": "additive"},
     "dot": {"cell": "elman", "attention": "dot"},
-    "luong": {"cell": "lstm", "layers": 2, "attention": "general", "feeding": True},
+    "luong": {"cell": "lstm", "layers": 2, "attention": "general", "input_feeding": True},
 }
 LOOKING = ["bahdanau", "dot", "luong"]
 PROMPTS = [[BOS, *words(count, count)] for count in (0, 3, 1, 5)]

@@ -136,7 +136,7 @@ def test_rows_of_one_prompt_read_it_once_and_are_as_if_each_had_read_it(monkeypa
     )
     found = together(module, prompts, asked, texts, copies=copies)
     assert taken[:2] == [(2, 3), (5, 1)]
-    monkeypatch.rollback()
+    monkeypatch.undo()
     for row, which in enumerate(copies):
         assert found[row] == written(module, prompts[which], asked[row], texts[which])
     assert len({tuple(found[row]) for row in (1, 2, 4)}) == 3

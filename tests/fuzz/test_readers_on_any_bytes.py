@@ -73,7 +73,7 @@ def _scratch(tmp_path_factory):
     patch.setenv("FUZZ_FOLDER", str(tmp_path_factory.mktemp("fuzz")))
     patch.setattr(judging, "SLOW", 60.0)  # what is imported first takes seconds by itself
     yield
-    patch.rollback()
+    patch.undo()
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -143,7 +143,7 @@ def test_what_takes_memory_or_time_is_found(monkeypatch):
     monkeypatch.setattr(judging, "SLOW", 0.0)
     with pytest.raises(judging.FindingError, match="it took"):
         judging.judge("texts", b"", read)
-    monkeypatch.rollback()
+    monkeypatch.undo()
     monkeypatch.setattr(judging, "_most", iter((0, judging.LARGE + 1)).__next__)
     with pytest.raises(judging.FindingError, match="MB"):
         judging.judge("texts", b"", read)

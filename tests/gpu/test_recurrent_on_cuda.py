@@ -45,7 +45,7 @@ def test_cudnn_and_the_cells_agree(cell):
 
 
 @pytest.mark.parametrize("attention", ["none", "additive", "dot", "general"])
-@pytest.mark.parametrize("feeding", [False, True])
+@pytest.mark.parametrize("input_feeding", [False, True])
 @pytest.mark.parametrize("cell", ["gru", "lstm"])
 def test_gradients_of_pairs_are_the_cpus(attention, feeding, cell):
     torch.manual_seed(0)

@@ -14,9 +14,9 @@ from regard import TransformerConfig, build, record
 from regard.inspection.tape import Tape
 from regard.models.protocol import Memory
 from regard.models.transformer.model import Transformer
-from regard.models.transformer.presets import PRESETS, preset
+from regard.models.transformer.presets import SIZES, preset
 
-TINY = [*(name for name in PRESETS if name.endswith("-tiny")), "regard-2"]
+TINY = [*(name for name in SIZES if name.endswith("-tiny")), "regard-2"]
 WRITERS = [name for name in TINY if name != "bert-tiny"]
 
 hf.logging.set_verbosity_error()

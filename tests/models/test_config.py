@@ -12,7 +12,7 @@ from regard.errors import RegardError
 from regard.models.construction import build
 from regard.models.transformer.config import LARGEST, RotaryScaling, TransformerConfig
 from regard.models.transformer.positions import SCHEMES
-from regard.models.transformer.presets import PRESETS, preset
+from regard.models.transformer.presets import SIZES, preset
 
 # One wrong setting (with what it needs around it), and what the message must say about it.
 WRONG: dict[str, tuple[dict, str]] = {
@@ -182,7 +182,7 @@ def test_settings_are_frozen():
     assert len({config, TransformerConfig(), replace(config, layers=1)}) == 2  # equal and hashable
 
 
-@pytest.mark.parametrize("name", [*PRESETS, "regard-2", "regard-3-encoder-decoder"])
+@pytest.mark.parametrize("name", [*SIZES, "regard-2", "regard-3-encoder-decoder"])
 def test_resolving_writes_out_the_usual_and_nothing_else(name: str):
     config = preset(name)
     resolved = config.resolved()

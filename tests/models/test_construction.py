@@ -9,11 +9,11 @@ from torch import nn
 
 import regard
 from regard.errors import RegardError
-from regard.families.registry import OTHERS
+from regard.families.registry import all_presets
 from regard.models.construction import made_on
-from regard.models.transformer.presets import PRESETS
+from regard.models.transformer.presets import SIZES
 
-NAMES = [*OTHERS, *(name for name in PRESETS if "tiny" in name)]
+NAMES = [*all_presets(), *(name for name in SIZES if "tiny" in name)]
 WATCHED = """
 import sys
 import regard

@@ -104,7 +104,7 @@ def offsets(kernel: int, gaps: tuple[int, ...]) -> set[int]:
 
 
 @pytest.mark.parametrize(
-    ("kernel", "growth", "cycle", "layers", "reach"),
+    ("kernel", "dilation_growth", "dilation_cycle", "layers", "reach"),
     [
         (3, 1, 0, 2, 5),
         (3, 2, 0, 3, 15),
@@ -119,7 +119,7 @@ def test_a_position_sees_as_many_tokens_as_its_settings_say(
     kernel: int, growth: int, cycle: int, layers: int, reach: int
 ):
     """By the gradient of the last one's logits; every position has a token of its own."""
-    more = {"kernel": kernel, "growth": growth, "cycle": cycle, "layers": layers}
+    more = {"kernel": kernel, "dilation_growth": growth, "dilation_cycle": cycle, "layers": layers}
     model = fresh("text", tied=False, **more)
     assert model.config.reach == reach
     most = reach + 4
@@ -130,9 +130,9 @@ def test_a_position_sees_as_many_tokens_as_its_settings_say(
     assert (back == {*range(reach)}) == (growth <= kernel or layers == 1 or kernel == 1)
 
 
-@pytest.mark.parametrize(("kernel", "growth", "layers"), [(3, 1, 2), (3, 2, 2), (5, 2, 2)])
+@pytest.mark.parametrize(("kernel", "dilation_growth", "layers"), [(3, 1, 2), (3, 2, 2), (5, 2, 2)])
 def test_an_encoder_sees_as_far_ahead_as_back(kernel: int, growth: int, layers: int):
-    more = {"kernel": kernel, "growth": growth, "encoder_layers": layers}
+    more = {"kernel": kernel, "dilation_growth": growth, "encoder_layers": layers}
     model = fresh("pairs odd", **more)
     side = (kernel // 2) * sum(growth**layer for layer in range(layers))
     assert model.config.source_reach == 2 * side + 1

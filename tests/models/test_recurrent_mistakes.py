@@ -41,7 +41,7 @@ WRONG = {
     "width": (6.0, "width must be a whole number from 1 to 65,536, not 6.0"),
     "hidden": ("8", "hidden must be a whole number from 0 to 65,536, not '8'"),
     "bidirectional": (1, "bidirectional must be true or false"),
-    "feeding": (None, "feeding must be true or false"),
+    "input_feeding": (None, "feeding must be true or false"),
     "tied": ("yes", "tied must be true or false"),
     "variational": (0, "variational must be true or false"),
     "dropout": (1.0, "dropout must be in [0, 1), not 1.0"),
@@ -78,7 +78,7 @@ def test_all_wrong_settings_are_told_at_once():
     [
         ({"attention": "dot"}, "attention is for encoder–decoders; leave it out"),
         ({"bidirectional": False}, "bidirectional is for encoder–decoders; leave it out"),
-        ({"feeding": True}, "feeding is for encoder–decoders; leave it out"),
+        ({"input_feeding": True}, "input_feeding is for encoder–decoders; leave it out"),
         ({"source_vocabulary": 9}, "source_vocabulary is for encoder–decoders; leave it out"),
         ({"encoder_layers": 2}, "encoder_layers is for encoder–decoders; leave it out"),
         (

@@ -15,7 +15,7 @@ from regard.errors import RegardError
 from regard.families.settings import ModelSettings, Settings
 from regard.models.construction import build
 from regard.models.transformer.config import RotaryScaling, TransformerConfig
-from regard.models.transformer.presets import PRESETS, preset
+from regard.models.transformer.presets import SIZES, preset
 from regard.runs import recipes, stored_run
 from regard.text.learning import learn
 from regard.text.tokenizer import Tokenizer
@@ -38,7 +38,7 @@ SETTINGS = Settings().changed(
 )
 
 
-@pytest.mark.parametrize("name", [*PRESETS, "regard-4", "regard-8-encoder"])
+@pytest.mark.parametrize("name", [*SIZES, "regard-4", "regard-8-encoder"])
 def test_run_toml_as_a_recipe_gives_the_settings_again(tmp_path, tokenizer, name):
     settings = replace(SETTINGS, model=ModelSettings(name, {"dropout": 0.25}))
     config = stored_run.config_for(settings.model, tokenizer, tokenizer)

@@ -233,7 +233,7 @@ def test_a_lock_on_a_file_that_was_just_removed_is_no_lock(tmp_path, monkeypatch
 
     monkeypatch.setattr(fcntl, "flock", late)
     with Lock(tmp_path):
-        monkeypatch.rollback()
+        monkeypatch.undo()
         assert removed
         assert "being trained" in refused(tmp_path)
 

@@ -45,7 +45,7 @@ def test_what_is_rare_is_left_out_of_characters_and_words():
     assert learned("char", ["abb", "ccbé"], min_frequency=4) == ()
     for kind in ("byte", "bpe"):
         assert learned(kind, texts, 300, min_frequency=9) == learned(kind, texts, 300)
-    with pytest.raises(RegardError, match="least is -1"):
+    with pytest.raises(RegardError, match="min_frequency is -1"):
         learn("word", texts, min_frequency=-1)
 
 

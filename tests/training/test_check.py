@@ -72,7 +72,7 @@ def test_a_plan_that_cannot_be_tried_says_so(settings, monkeypatch):
         raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
 
     monkeypatch.setattr(resolve, "_rows", full)
-    with pytest.raises(RegardError, match=r"lower training\.rows"):
+    with pytest.raises(RegardError, match=r"lower training\.micro_batch_size"):
         plan(settings)
     assert not plan(
         replace(settings, training=replace(settings.training, micro_batch_size=1))

@@ -385,7 +385,7 @@ def test_one_that_the_system_does_not_let_us_read_is_not_damaged(
     with pytest.raises(RegardError, match="; nothing was changed: ") as told:
         sound(tmp_path)
     assert "damaged" not in str(told.value)
-    monkeypatch.rollback()
+    monkeypatch.undo()
     assert {path: path.lstat().st_ino for path in tmp_path.rglob("*")} == before
 
 

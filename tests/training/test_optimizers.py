@@ -22,7 +22,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTens
 from regard.errors import RegardError
 from regard.models.construction import build
 from regard.models.transformer.config import TransformerConfig
-from regard.models.transformer.presets import PRESETS, preset
+from regard.models.transformer.presets import SIZES, preset
 from regard.training.objectives import loss, objective_for
 from regard.training.optimization.faults import Guard
 from regard.training.optimization.optimizers import (
@@ -105,7 +105,7 @@ def test_orthogonal_brings_singular_values_near_one_and_keeps_directions(shape):
 
 
 CONFIGS = {
-    **{name: preset(name) for name in (*PRESETS, "regard-2", "regard-2-encoder-decoder")},
+    **{name: preset(name) for name in (*SIZES, "regard-2", "regard-2-encoder-decoder")},
     "untied": config_of("pairs", tied=False),
     "separate vocabularies": config_of("pairs", source_vocabulary=20),
     "tied biased head": config_of("causal", head_bias=True),

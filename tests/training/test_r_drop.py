@@ -137,5 +137,5 @@ def test_only_recurrent_texts_are_calmed():
     wanted = Settings().changed(
         {"data": {"train": ["python"]}, "training": {"slowness": 1.0}}, "test"
     )
-    with pytest.raises(RegardError, match=r"leave out training\.activation"):
+    with pytest.raises(RegardError, match=r"leave out training\.ar_alpha"):
         plan(wanted)

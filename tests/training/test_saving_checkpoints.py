@@ -166,7 +166,7 @@ def test_one_that_was_being_removed_when_a_run_was_killed_is_none(tmp_path, monk
     save(kept, 4)
     kept.close()
     assert len(gone) == 1
-    monkeypatch.rollback()
+    monkeypatch.undo()
     found, damaged = sound(tmp_path)
     assert ([one.place.step for one in found], damaged) == ([4], [])
     half, whole = sorted(path.name for path in kept.folder.iterdir())
@@ -218,7 +218,7 @@ def test_a_write_that_fails_leaves_no_folder_and_is_told_in_one_sentence(
     assert kept.last(9) == [1]
     if ask == "close":
         return
-    monkeypatch.rollback()
+    monkeypatch.undo()
     save(kept, 4)
     assert on_disk(kept) == [1, 4]
     kept.close()

@@ -178,7 +178,7 @@ def told(folder):
 
 def trained(tmp_path, name, stop=None):
     made = made_plan(tmp_path)
-    train_run.carry_out(made, tmp_path / name, Console(quiet=True), stop=stop)
+    train_run.train_run(made, tmp_path / name, Console(quiet=True), stop=stop)
     return tmp_path / name
 
 

@@ -54,5 +54,5 @@ def test_crowding_compares_all_threads_with_one_and_leaves_them(monkeypatch):
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
-    monkeypatch.rollback()
+    monkeypatch.undo()
     assert throughput.crowding() > 0
