@@ -35,6 +35,7 @@ from regard.errors import Problems, RegardError
 from regard.families.data.images import SCENES, decodable, images_of, kept_scenes
 from regard.inspection.grounding import grounded
 from regard.loading import text_model_of
+from regard.metrics.scores import Bucket, Scores, by_length, compare, judge
 from regard.models.bag.model import BagConfig
 from regard.models.captioner.config import CaptionConfig
 from regard.models.counting.model import NGram
@@ -44,21 +45,10 @@ from regard.models.transformer.model import Transformer
 from regard.runs.plan import device_for, pairs_of, stream, unknown_in_pairs
 from regard.runs.stored_run import RUN, Run, check_data, open_run
 from regard.training.caption_scores import compared, described, free_rules
+from regard.training.counting import counted_rules, measure_counts
 from regard.training.objectives import Objective, objective_for
 from regard.training.optimization.precision import Precision
-from regard.training.validation import (
-    Bucket,
-    Scores,
-    accounted,
-    by_length,
-    compare,
-    counted_rules,
-    judge,
-    measure,
-    measure_counts,
-    rules,
-    translations,
-)
+from regard.training.validation import accounted, measure, rules, translations
 
 Names = tuple[str, ...]
 ROWS = 32  # computed at once

@@ -19,6 +19,7 @@ from regard.data.feeds.pair_batches import PairBatches
 from regard.errors import RegardError
 from regard.families.samples import sampler
 from regard.families.start_vectors import start_with
+from regard.metrics.scores import Scores, compare, judge
 from regard.models.captioner.model import Captioner
 from regard.models.construction import build
 from regard.models.counting.model import NGram
@@ -38,7 +39,7 @@ from regard.storage.event_log import Log, Sink, Sinks
 from regard.storage.lock import Lock, signature
 from regard.training.caption_scores import free_rules, freely
 from regard.training.checkpoints.reading import Checkpoint, Place, sound, stored_steps
-from regard.training.counting import Counting
+from regard.training.counting import Counting, counted_rules
 from regard.training.distributed.joining import unmet
 from regard.training.distributed.processes import ALONE, Processes
 from regard.training.job import Job, Outcome, Trainer
@@ -47,7 +48,7 @@ from regard.training.memory.check import enough
 from regard.training.signals import Stop, StoppedError
 from regard.training.through_time import recorder
 from regard.training.throughput import NO_PEAK, Products, peak
-from regard.training.validation import Scores, compare, counted_rules, judge, rules, translations
+from regard.training.validation import rules, translations
 from regard.training.word2vec.loop import WordLoop
 
 LATE = 60.0  # seconds until network file systems show a new file to those who had looked for it

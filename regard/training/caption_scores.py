@@ -15,10 +15,11 @@ from regard.data.readers.captions import Captioned
 from regard.decoding.captions import Caption, captioned
 from regard.decoding.settings import TARGET, Beam
 from regard.decoding.text_model import TextModel
+from regard.metrics.scores import Scores
 from regard.models.captioner.model import Captioner
 from regard.text.tokenizer import Tokenizer
 from regard.training.optimization.precision import Precision, computing
-from regard.training.validation import GREEDY, Scores, at_rest
+from regard.training.validation import GREEDY, at_rest
 
 RULES = (
     "what the model wrote for each image, {how}, against all its captions; exact: it is one of "

@@ -24,6 +24,7 @@ from regard.data.batch import Batch
 from regard.data.feeds.order import generator
 from regard.data.feeds.stream import ContinuedTextFeed
 from regard.errors import RegardError
+from regard.metrics.scores import Scores
 from regard.models.network import SequenceModule
 from regard.models.recurrent.model import Recurrent
 from regard.models.transformer.model import Transformer
@@ -45,7 +46,7 @@ from regard.training.optimization.precision import Weights, computing
 from regard.training.optimization.schedules import factor
 from regard.training.prefetch import Ready, prefetched
 from regard.training.signals import StoppedError
-from regard.training.validation import Scores, measure
+from regard.training.validation import measure
 
 DROPOUT = 6  # what the seed is used for, beside order and masking
 MOST_SKIPPED = 20  # faults in a row that are left out: then more is wrong than a step
