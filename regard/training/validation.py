@@ -111,23 +111,22 @@ def accounted(tokens: Tokens, tokenizer: Tokenizer) -> int:
     return 0 if lossy else tokens.stock.bytes
 
 
-def rules(objective: Objective, context: int, carried: bool = False) -> str:
-    """How the loss was counted, for whoever compares it; `carried`: by a model that remembers."""
-    if carried and objective.name == "causal":
-        return (
-            f"every token once, with all that stands before it in the text, which is read from up "
-            f"to {TRACKS} places at once; </s> counted, <s> not"
-        )
-    if objective.name == "causal":
-        return (
-            f"every token once, in rows of {context} that do not overlap, with what stands before "
-            "it in its row; </s> counted, <s> not"
-        )
+def rules(objective: Objective, context: int) -> str:
+    """How the loss over a text is counted, for whoever compares it."""
     if objective.name == "masked":
         return f"tokens hidden once for all by seed 0, in rows of {context} that do not overlap"
-    if objective.name == "labels":
-        return "every label once, given its text"
-    return "every target token and </s>, given the source and the true target before it"
+    return (
+        f"every token once, in rows of {context} that do not overlap, with what stands before "
+        "it in its row; </s> counted, <s> not"
+    )
+
+
+def carried_rules() -> str:
+    """How it is counted where rows continue one another."""
+    return (
+        f"every token once, with all that stands before it in the text, which is read from up "
+        f"to {TRACKS} places at once; </s> counted, <s> not"
+    )
 
 
 def translations(

@@ -6,9 +6,9 @@ from dataclasses import fields
 import pytest
 from command_line import call
 
-from regard.families.registry import named
 from regard.families.settings import Settings
 from regard.models.construction import build
+from regard.models.registry import named
 from regard.runs import recipes
 
 

@@ -7,12 +7,13 @@ import pytest
 from command_line import call, mistake
 
 from regard import cli
-from regard.commands.words import Words, labelled, table_of
+from regard.commands.words import Words
 from regard.errors import RegardError
 from regard.inspection.word_questions import evaluate_analogies, evaluate_similarity
 from regard.inspection.word_table import WordTable
 from regard.interchange.word_vectors import read_vectors, write_vectors
 from regard.runs.stored_run import open_run
+from regard.runs.word_vectors import labelled, table_of
 from regard.text.specials import SPECIALS
 
 COUNTRIES = ["france", "italy", "japan", "paris", "rome", "tokyo", "apple", "pear"]
