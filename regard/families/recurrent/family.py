@@ -7,6 +7,7 @@ from regard.data.feeds.stream import ContinuedTextFeed, TextFeed
 from regard.data.token_files import Tokens
 from regard.families.base import Family
 from regard.families.plan import Plan
+from regard.families.recurrent.through_time import recorder
 from regard.families.settings import Settings
 from regard.families.tasks.base import Work
 from regard.families.tasks.text import Causal
@@ -14,7 +15,6 @@ from regard.models.config import ModelConfig, Task
 from regard.models.network import BaseModel
 from regard.models.recurrent.model import RecurrentDecoder
 from regard.training.optimization.optimizers import STEEP
-from regard.training.through_time import recorder
 from regard.training.validation import carried_rules
 
 FASTER = 3  # times a Transformer's rate: bytes of Python, width 128, loss 2.40 instead of 2.57

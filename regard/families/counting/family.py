@@ -7,11 +7,12 @@ from typing import Any
 
 import torch
 
-from regard.cost import lookups
 from regard.cost.report import Asked, Report, of_counted
 from regard.data.token_files import Tokens
 from regard.errors import Problems, RegardError
 from regard.families.base import Family, Told
+from regard.families.counting.price import ngram
+from regard.families.counting.trainer import Counting, counted_rules, measure_counts
 from regard.families.plan import Plan, PreparedData
 from regard.families.resolve import planned
 from regard.families.tasks.base import Evaluation, Trained, Work
@@ -25,7 +26,6 @@ from regard.models.counting.table_check import TableCheck
 from regard.models.network import BaseModel
 from regard.storage import TensorFolder, verify
 from regard.text.specials import BOS
-from regard.training.counting import Counting, counted_rules, measure_counts
 from regard.training.job import Job, Trainer
 from regard.training.validation import accounted
 
@@ -104,7 +104,7 @@ class NGrams(Family):
             raise RegardError("an n-gram model counts its text once; leave out --train")
         module = load()
         assert isinstance(module, NGram)
-        return of_counted(lookups.ngram(module, asked.shape, asked.new), asked)
+        return of_counted(ngram(module, asked.shape, asked.new), asked)
 
 
 def _sizes(config: NGramConfig, tensors: TensorFolder) -> list[int]:

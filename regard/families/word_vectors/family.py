@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
-from regard.cost import lookups
 from regard.cost.jobs import Shape
 from regard.cost.report import Asked, Report, of_counted
 from regard.data.feeds.phrases import find_phrases, spelled
@@ -21,6 +20,9 @@ from regard.families.resolve import planned
 from regard.families.settings import Settings
 from regard.families.tasks.base import Sample, Work
 from regard.families.tasks.text import Reading, Text, some_word
+from regard.families.word_vectors.loop import WordLoop
+from regard.families.word_vectors.price import vectors
+from regard.families.word_vectors.steps import PIECE, RATES
 from regard.models.config import ModelConfig, Task
 from regard.models.network import BaseModel
 from regard.models.word_vectors.config import Word2VecConfig
@@ -28,8 +30,6 @@ from regard.models.word_vectors.model import WordVectors
 from regard.text.specials import SPECIALS
 from regard.text.tokenizer import Tokenizer
 from regard.training.job import Job, Trainer
-from regard.training.word2vec.loop import WordLoop
-from regard.training.word2vec.steps import PIECE, RATES
 
 EPOCHS = 5  # as its authors have it
 RANKS = range(300, 3000, 270)  # of words that are shown with their neighbours
@@ -164,7 +164,7 @@ class Vectors(Family):
         """A step of training, which is all that they do by themselves."""
         assert isinstance(config, Word2VecConfig)
         tokens = asked.shape.tokens
-        counted = lookups.vectors(config, tokens, asked.device.kind)
+        counted = vectors(config, tokens, asked.device.kind)
         step = Asked("train", Shape(1, tokens), asked.device, steps=asked.steps)
         return of_counted(counted, step)
 
