@@ -25,10 +25,8 @@ from regard.comparison.report.summary import summary
 from regard.comparison.results import Comparison
 from regard.data.builtin.tasks import TASKS
 from regard.errors import Problems, RegardError, nearest
-from regard.families.settings import Settings
+from regard.families.settings import ModelSettings, Settings
 from regard.formats import count, rate
-from regard.models.counting.model import NGramConfig
-from regard.models.registry import find
 from regard.runs.plan import device_for
 from regard.runs.run_folder import check_place
 from regard.storage import write_together
@@ -183,7 +181,7 @@ class Compare:
 
     def _settings(self, name: str, preset: str, changes: list[str], pairs: bool) -> Settings:
         """One model's settings, as `regard train` has them."""
-        counts = isinstance(find(preset), NGramConfig)
+        counts = not ModelSettings(preset).by_steps
         steps, epochs = (UNSAID, UNSAID) if counts else (self.steps, self.epochs)
         command = Train(
             data=self.data,

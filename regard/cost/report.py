@@ -14,13 +14,13 @@ from regard.cost.predict import Bound, How, Prediction, predicted, timed
 from regard.cost.trace.memory import USES
 from regard.cost.trace.tracer import Total
 from regard.errors import RegardError
-from regard.families.counting.price import LOOKUP
 from regard.models.config import ModelConfig
 from regard.training.objectives import PLAIN, Criterion
 from regard.training.optimization.precision import Precision
 from regard.training.settings import OptimizerSettings
 
 Work = Literal["train", "read", "generate"]
+LOOKUP = "table::lookup"  # an operation that searches and does not multiply
 DIGITS = re.compile(r"(?<=\.)\d+(?=\.|$)")
 MOST_ROWS = 1 << 20
 FEW_ROWS, FEW_TOKENS = 8, 32  # from which on more are alike

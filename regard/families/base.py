@@ -28,6 +28,7 @@ from regard.training.job import Job, Trainer
 from regard.training.loop import Loop
 from regard.training.objectives import criterion_of
 from regard.training.optimization.optimizers import GENTLE, learning_rate_for
+from regard.training.settings import TrainingSettings
 
 TOKENS: Mapping[Form, tuple[int, int]] = {  # of a step, on a CPU and on a GPU
     "text": (4096, 65536),
@@ -57,6 +58,7 @@ class Family:
         "captions": Captions(),
     }
     has_curve = True  # whether there are losses to plot
+    only_learns = False  # whether training is all it does by itself
     predictable = True  # whether a step is products that can be priced before it is done
 
     def work(self, config: ModelConfig) -> Work:
@@ -172,9 +174,9 @@ class Family:
         """What a job needs; `load` opens the run that was asked about, if there is one."""
         return report(config, asked)
 
-    def tokens_priced(self, asked: int) -> int:
-        """Tokens of a step where nobody says."""
-        return asked
+    def tokens_priced(self, training: TrainingSettings) -> int:
+        """Tokens of a row where nobody says; 0: as many as usual."""
+        return 0
 
     def check_priced(self, options: Mapping[str, Any]) -> None:
         """Refuse options of `regard cost` that mean nothing to such a model."""

@@ -50,7 +50,7 @@ OF_TASK: Mapping[Task, tuple[Ability, ...]] = {
     "causal": (Ability.CONTINUE, Ability.SCORE, Ability.EMBED),
     "masked": (Ability.FILL, Ability.EMBED),
     "sequence-to-sequence": (Ability.TRANSLATE, Ability.SCORE, Ability.EMBED),
-    "labels": (Ability.CLASSIFY,),
+    "labels": (Ability.CLASSIFY, Ability.TRANSLATE),
     "captions": (Ability.CAPTION,),
     "neighbours": (Ability.WORDS,),
 }

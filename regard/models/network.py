@@ -1,5 +1,6 @@
 """What all models with hidden vectors share, whatever makes the vectors."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,11 @@ class SequenceModule(BaseModel):
     def start(self, rows: int, room: int, *, return_attention: bool = False) -> State:
         """An empty state for `rows` sequences of up to `room` tokens."""
         raise NotImplementedError
+
+    def logprobs(self, rows: Sequence[Sequence[int]]) -> list[list[float]] | None:
+        """The log-probability of each token but the first of each row, where that takes less than
+        the logits of all tokens; else nothing."""
+        return None
 
 
 class Network(SequenceModule):
@@ -85,6 +91,10 @@ class Network(SequenceModule):
         """hidden (..., width) -> (..., vocabulary)."""
         logits: Tensor = self.head(hidden, self.embed.tokens.weight)
         return logits
+
+    def resume(self, tensors: Sequence[Tensor]) -> Any:
+        """A state that holds these tensors, where rows carry theirs on (`Ability.CARRY`)."""
+        raise NotImplementedError
 
     def word_rows(self, first: int) -> tuple[list[int], np.ndarray] | None:
         weights = self.embed.tokens.weight.detach().float().cpu().numpy()  # (tokens, width)

@@ -25,9 +25,8 @@ from regard.data.feeds.order import generator
 from regard.data.feeds.stream import ContinuedTextFeed
 from regard.errors import RegardError
 from regard.metrics.scores import Scores
-from regard.models.network import SequenceModule
-from regard.models.recurrent.model import Recurrent
-from regard.models.transformer.model import Transformer
+from regard.models.config import Ability
+from regard.models.network import Network, SequenceModule
 from regard.storage.event_log import LOG
 from regard.training.carried_state import CarriedState
 from regard.training.checkpoints.reading import Checkpoint, Place
@@ -64,8 +63,7 @@ class Loop:
         if self.settings.recompute:
             recompute(job.module)
         if self.sharded:
-            if not isinstance(job.module, Transformer):
-                raise RegardError("only a Transformer is shared out; choose distribution ddp")
+            job.module.config.require(Ability.SHARD, "training.distribution fsdp")
             sharded(job.module, self.processes, job.precision)
         own = "float32" if self.sharded else job.precision  # sharding keeps masters by itself
         self.weights = Weights(job.module, own)
@@ -102,7 +100,7 @@ class Loop:
         """What rows remember from step to step, where they continue one another."""
         if not isinstance(self.job.feed, ContinuedTextFeed):
             return None
-        assert isinstance(self.module, Recurrent)
+        assert isinstance(self.module, Network)
         return CarriedState(self.module, self.job.feed.tracks, self.processes)
 
     @property

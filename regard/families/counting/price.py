@@ -15,12 +15,11 @@ import numpy as np
 import torch
 
 from regard.cost.jobs import Counted, Shape
+from regard.cost.report import LOOKUP
 from regard.cost.trace.memory import USES, Place, Use
 from regard.cost.trace.tracer import Record
 from regard.models.counting.model import NGram
 from regard.models.counting.table import Level, Table
-
-LOOKUP = "table::lookup"
 
 
 @dataclass

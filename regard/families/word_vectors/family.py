@@ -30,6 +30,7 @@ from regard.models.word_vectors.model import WordVectors
 from regard.text.specials import SPECIALS
 from regard.text.tokenizer import Tokenizer
 from regard.training.job import Job, Trainer
+from regard.training.settings import TrainingSettings
 
 EPOCHS = 5  # as its authors have it
 RANKS = range(300, 3000, 270)  # of words that are shown with their neighbours
@@ -92,6 +93,7 @@ class Vectors(Family):
         )
     }
     predictable = False
+    only_learns = True
 
     def check_told(self, told: Told, problems: Problems) -> None:
         if told.steps:
@@ -150,6 +152,9 @@ class Vectors(Family):
     def steps_in_words(self, plan: Plan) -> Mapping[str, str]:
         training = plan.settings.training
         return {"steps": f"{training.steps:,}, {training.epochs:g} passes over the text"}
+
+    def tokens_priced(self, training: TrainingSettings) -> int:
+        return training.tokens_per_step or TEXT
 
     def check_priced(self, options: Mapping[str, Any]) -> None:
         useless = ("batch", "source", "generate", "recompute")

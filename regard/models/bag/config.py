@@ -46,6 +46,10 @@ class BagConfig(ModelConfig):
     def task(self) -> Task:
         return "labels"
 
+    @property
+    def in_words(self) -> str:
+        return "labels texts (`classify`)"
+
     def module(self) -> Any:
         from regard.models.bag.model import Bag
 
