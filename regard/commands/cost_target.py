@@ -6,6 +6,7 @@ from pathlib import Path
 
 from regard.errors import RegardError
 from regard.families.settings import Settings
+from regard.interchange.huggingface.folder import config_of_folder
 from regard.loading import is_folder
 from regard.models.config import ModelConfig
 from regard.models.registry import find, named, names

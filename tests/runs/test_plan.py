@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from regard.runs.resolve import _rows
 
 from regard.data.feeds.pair_batches import PairBatches
 from regard.data.feeds.stream import MaskedTextFeed, TextFeed
@@ -342,9 +341,10 @@ def test_rows_are_tried_on_the_widest_pairs(tmp_path, monkeypatch):
         attempt(2)
         return most
 
-    monkeypatch.setattr("regard.runs.resolve.rows_that_fit", fits)
+    monkeypatch.setattr("regard.training.memory.trial.rows_that_fit", fits)
     objective = replace_logits(made.objective, seen)
-    rows = _rows(made.config, objective, made.feed, made.settings, made.device, made.precision)
+    training = made.settings.training
+    rows = rows_of_step(made.config, objective, made.feed, training, made.device, made.precision)
     steps = [made.feed.step(step) for step in range(20)]
     assert rows == max(step.rows for step in steps)
     widest = max(step.tokens.shape[1] + step.source.shape[1] for step in steps)

@@ -7,13 +7,13 @@ import pytest
 import torch
 
 from regard.errors import RegardError
+from regard.families import resolve
 from regard.families.settings import Settings
 from regard.models.construction import build
 from regard.models.registry import named
-from regard.runs import resolve
 from regard.runs.plan import plan
 from regard.runs.train_run import train_run
-from regard.training.memory import check
+from regard.training.memory import check, trial
 from regard.training.memory.check import bytes_of_each, enough, is_full, unfit
 
 CPU = torch.device("cpu")
@@ -47,8 +47,8 @@ def test_what_a_parameter_takes_is_what_training_holds_of_it(settings):
 
 def test_what_is_too_large_is_planned_and_described_but_never_built(settings, monkeypatch):
     devices = []
-    whole = resolve.build
-    monkeypatch.setattr(resolve, "build", lambda c, d: devices.append(d) or whole(c, d))
+    whole = trial.build
+    monkeypatch.setattr(trial, "build", lambda c, d: devices.append(d) or whole(c, d))
     monkeypatch.setattr(check, "free_memory", lambda: 1000)
     made = plan(settings)
     assert set(devices) <= {"meta"}
@@ -71,7 +71,7 @@ def test_a_plan_that_cannot_be_tried_says_so(settings, monkeypatch):
     def full(*_):
         raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
 
-    monkeypatch.setattr(resolve, "_rows", full)
+    monkeypatch.setattr(resolve, "rows_of_step", full)
     with pytest.raises(RegardError, match=r"lower training\.micro_batch_size"):
         plan(settings)
     assert not plan(
