@@ -29,27 +29,21 @@ from regard.models.counting.table_check import TableCheck
 from regard.models.network import BaseModel, SequenceModule
 from regard.models.transformer.config import TransformerConfig
 from regard.runs import recipes
+from regard.runs.file_names import RUN, SOURCE_TOKENIZER, TOKENIZER, WEIGHTS
 from regard.runs.versions import versions
-from regard.storage import (
+from regard.storage import make_folder, no_room, shown, size, sweep, write_together
+from regard.storage.tensors import (
     FLOATS,
     TensorFolder,
     check_finite,
-    make_folder,
-    no_room,
-    shown,
-    size,
-    sweep,
     verified,
     verify,
     write_tensors,
-    write_together,
 )
 from regard.text.specials import BOS
 from regard.text.tokenizer import Tokenizer
 
-RUN, WEIGHTS = "run.toml", "model.safetensors"
 NAMED = 8  # tensors that are missing or too many are named one by one
-TOKENIZER, SOURCE_TOKENIZER = "tokenizer.json", "source_tokenizer.json"
 
 
 @dataclass(frozen=True)
