@@ -22,7 +22,6 @@ from regard.decoding.streams import Completion, Stream, continue_all, search_all
 from regard.decoding.text_model import Given, TextModel
 from regard.decoding.translation import Translation, least_risky, translated
 from regard.errors import Problems, RegardError
-from regard.families.registry import named
 from regard.interchange.huggingface.folder import load_folder, save_folder
 from regard.models.captioner.config import CaptionConfig
 from regard.models.config import ModelConfig
@@ -32,6 +31,7 @@ from regard.models.kernels.converted import Converted
 from regard.models.kernels.int8 import quantise
 from regard.models.kernels.packed import packed
 from regard.models.network import BaseModel, Network, SequenceModule
+from regard.models.registry import named
 from regard.models.transformer.model import Transformer
 from regard.runs.stored_run import Run, is_run, open_run
 from regard.storage.tensors import former_files, strange_files

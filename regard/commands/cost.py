@@ -13,7 +13,6 @@ from rich.text import Text
 
 from regard.commands.arguments import check_writable
 from regard.commands.cost_target import PricedJob, job_of
-from regard.cost import lookups
 from regard.cost.device.ceilings import Device, device_named
 from regard.cost.device.roofline import roofline
 from regard.cost.in_parts import in_parts
@@ -21,7 +20,9 @@ from regard.cost.jobs import Shape
 from regard.cost.lecture_table import markdown, sections
 from regard.cost.report import Asked, Report, Work, advice, of_counted, report
 from regard.errors import Problems, RegardError
+from regard.families.counting import price as lookups
 from regard.families.settings import Settings
+from regard.families.word_vectors import price as word_price
 from regard.formats import moment
 from regard.models.captioner.config import CaptionConfig
 from regard.models.config import ModelConfig
@@ -194,7 +195,7 @@ class Cost:
                 f"{', '.join(given) or '--processes'}"
             )
         tokens = self.tokens or job.training.tokens_per_step or TEXT
-        counted = lookups.vectors(config, tokens, device.kind)
+        counted = word_price.vectors(config, tokens, device.kind)
         return of_counted(
             counted, Asked("train", Shape(1, tokens), device, steps=self.steps or job.steps)
         )

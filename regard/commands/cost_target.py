@@ -5,13 +5,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from regard.errors import Problems, RegardError
-from regard.families.registry import find, named, names
 from regard.families.settings import Settings
 from regard.interchange.huggingface import FAMILIES
 from regard.interchange.huggingface.family import Settings as Given
 from regard.interchange.huggingface.folder import open_folder
 from regard.loading import is_folder
 from regard.models.config import ModelConfig
+from regard.models.registry import find, named, names
 from regard.models.transformer.config import TransformerConfig
 from regard.runs import recipes
 from regard.runs.stored_run import config_of, is_run

@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from regard.families.registry import FAMILIES, defaults, presets
 from regard.families.settings import Settings
+from regard.models.registry import FAMILIES, defaults, presets
 from regard.runs import recipes
 
 LEARNED = ("vocabulary", "source_vocabulary")  # the tokenizer's: no setting of the model

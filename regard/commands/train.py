@@ -27,15 +27,16 @@ from regard.data.feeds.pair_batches import PairBatches
 from regard.data.progress import Progress
 from regard.errors import Problems, RegardError
 from regard.families.data.images import SCENES
-from regard.families.registry import find
+from regard.families.plan import Plan
 from regard.families.settings import ModelSettings, Settings
 from regard.models.config import ModelConfig
 from regard.models.construction import build
 from regard.models.counting.model import NGramConfig
+from regard.models.registry import find
 from regard.models.word_vectors.model import Word2VecConfig
 from regard.runs import recipes
 from regard.runs.forecast import dry_report
-from regard.runs.plan import USUAL, Plan, device_for
+from regard.runs.plan import USUAL, device_for
 from regard.runs.resume_or_new import resume_or_new
 from regard.runs.resuming import begun, noted
 from regard.runs.status import state

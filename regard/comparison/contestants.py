@@ -10,11 +10,11 @@ from typing import Any
 
 from regard.comparison.matching import can_be_matched, count, matched
 from regard.errors import Problems, RegardError, nearest
-from regard.families.registry import all_presets, named, names
 from regard.families.settings import ModelSettings, Settings
 from regard.models.config import ModelConfig
 from regard.models.counting.model import NGramConfig
 from regard.models.recurrent.config import RecurrentConfig
+from regard.models.registry import all_presets, named, names
 from regard.models.transformer.config import TransformerConfig
 from regard.runs.stored_run import config_for
 from regard.text.tokenizer import Tokenizer

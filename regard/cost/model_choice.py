@@ -14,9 +14,9 @@ from regard.cost.device.ceilings import Device
 from regard.cost.jobs import Shape
 from regard.cost.predict import step_seconds
 from regard.errors import RegardError
-from regard.families.data.vocabularies import vocabulary_for
 from regard.models.transformer.config import TransformerConfig
 from regard.models.transformer.presets import preset
+from regard.text.learning import vocabulary_for
 from regard.training.optimization.precision import Precision
 
 TOKENS_PER_PARAMETER = 20

@@ -10,11 +10,11 @@ from regard.cost.device.ceilings import Device, device_named
 from regard.cost.generation import Generation, generation
 from regard.cost.jobs import Counted, Shape
 from regard.cost.largest_fit import TRIES, largest, on_a_line
-from regard.cost.lookups import LOOKUP
 from regard.cost.predict import Bound, How, Prediction, predicted, timed
 from regard.cost.trace.memory import USES
 from regard.cost.trace.tracer import Total
 from regard.errors import RegardError
+from regard.families.counting.price import LOOKUP
 from regard.models.config import ModelConfig
 from regard.training.objectives import PLAIN, Criterion
 from regard.training.optimization.precision import Precision

@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Self
 
 from regard.errors import Problems, nearest
-from regard.families.registry import find, named, settings_of
 from regard.models.config import ModelConfig
+from regard.models.registry import find, named, settings_of
 from regard.training.settings import (
     DataSettings,
     OptimizerSettings,

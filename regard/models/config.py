@@ -38,12 +38,14 @@ class Ability(Enum):
     FILL = "fills gaps"
     CLASSIFY = "labels texts"
     CAPTION = "describes pictures"
+    WORDS = "has vectors of words"
     CARRY = "carries its state from row to row"
     MASK_DOCUMENTS = "keeps documents in a row apart"
     RECOMPUTE = "can compute its blocks again going back"
     SHARD = "can be sharded over processes"
     CONVERT = "has products that other kernels can make: int8, packed"
     RESIZE = "can be made wider"
+    REGULARISE = "can have its hidden vectors regularised"
 
 
 OF_TASK: Mapping[Task, tuple[Ability, ...]] = {
@@ -52,7 +54,7 @@ OF_TASK: Mapping[Task, tuple[Ability, ...]] = {
     "sequence-to-sequence": (Ability.TRANSLATE, Ability.SCORE, Ability.EMBED),
     "labels": (Ability.CLASSIFY,),
     "captions": (Ability.CAPTION,),
-    "neighbours": (),
+    "neighbours": (Ability.WORDS,),
 }
 COMMANDS: Mapping[Ability, tuple[str, ...]] = {
     Ability.CONTINUE: ("generate",),
@@ -173,9 +175,19 @@ class ModelConfig:
         return {}
 
     @property
+    def depth(self) -> int:
+        """Layers, each of which has weights; 0 where that is not said."""
+        return 0
+
+    @property
     def ties_output(self) -> bool:
         """Whether the output matrix is the embedding."""
         return False
+
+    @property
+    def unlearnable(self) -> str:
+        """Why it cannot be trained, in a sentence; nothing if it can."""
+        return ""
 
     @property
     def by_steps(self) -> bool:

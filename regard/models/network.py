@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -20,6 +21,10 @@ class BaseModel(nn.Module):
     def device(self) -> torch.device:
         """Where tokens must lie."""
         raise NotImplementedError
+
+    def word_rows(self, first: int) -> tuple[list[int], np.ndarray] | None:
+        """The ids from `first` on that have a vector, and the vectors (ids, width), if any have."""
+        return None
 
 
 class SequenceModule(BaseModel):
@@ -80,3 +85,7 @@ class Network(SequenceModule):
         """hidden (..., width) -> (..., vocabulary)."""
         logits: Tensor = self.head(hidden, self.embed.tokens.weight)
         return logits
+
+    def word_rows(self, first: int) -> tuple[list[int], np.ndarray] | None:
+        weights = self.embed.tokens.weight.detach().float().cpu().numpy()  # (tokens, width)
+        return list(range(first, len(weights))), weights[first:]

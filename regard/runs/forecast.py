@@ -16,11 +16,11 @@ from regard.cost.step_products import of_any_length, of_one_length
 from regard.data.feeds.pair_batches import PairBatches
 from regard.data.feeds.stream import TextFeed
 from regard.errors import RegardError
+from regard.families.plan import Plan
 from regard.formats import moment
 from regard.models.bag.model import BagConfig
 from regard.models.counting.model import NGramConfig
 from regard.models.word_vectors.model import Word2VecConfig
-from regard.runs.plan import Plan
 from regard.training.job import Trainer
 from regard.training.loop import Loop
 from regard.training.meter import memory, shape

@@ -66,3 +66,24 @@ def clear(folder: Path) -> None:
     for name in PARTS:
         discard(folder / name)
     sweep(folder)
+
+
+def check_spelling(path: Path) -> None:
+    """Refuse a name that is not UTF-8: the library that reads weights cannot be given it."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        raise RegardError(f"cannot write {path}: its name is not UTF-8; choose another") from None
+
+
+def check_place(path: Path) -> None:
+    """Refuse a place where neither a file nor a folder can be written."""
+    check_spelling(path)
+    near = next(place for place in (path, *path.absolute().parents) if os.path.lexists(place))
+    if near == path:
+        good = os.access(path, os.W_OK)
+    else:
+        good = near.is_dir() and os.access(near, os.W_OK | os.X_OK)
+    if not good:
+        where = "" if near == path else f" ({near} is no folder that one can write to)"
+        raise RegardError(f"cannot write {path}{where}")

@@ -24,10 +24,10 @@ from regard.data.batch import Batch
 from regard.data.feeds.order import generator
 from regard.data.feeds.stream import ContinuedTextFeed
 from regard.errors import RegardError
+from regard.metrics.scores import Scores
 from regard.models.network import SequenceModule
 from regard.models.recurrent.model import Recurrent
 from regard.models.transformer.model import Transformer
-from regard.runs.resuming import steps_of
 from regard.storage.event_log import LOG
 from regard.training.carried_state import CarriedState
 from regard.training.checkpoints.reading import Checkpoint, Place
@@ -45,7 +45,7 @@ from regard.training.optimization.precision import Weights, computing
 from regard.training.optimization.schedules import factor
 from regard.training.prefetch import Ready, prefetched
 from regard.training.signals import StoppedError
-from regard.training.validation import Scores, measure
+from regard.training.validation import measure
 
 DROPOUT = 6  # what the seed is used for, beside order and masking
 MOST_SKIPPED = 20  # faults in a row that are left out: then more is wrong than a step
@@ -414,7 +414,7 @@ class Loop:
     def _onward(self, stored: Checkpoint) -> Place:
         """A checkpoint's place as it is gone on from."""
         place = stored.place
-        if self.settings.steps != steps_of(stored, self.settings.steps):
+        if self.settings.steps != stored.steps(self.settings.steps):
             place = replace(place, waited=0)  # more steps were asked for: patience begins anew
         if place.best_step not in (*self.checkpoints.steps, *self.checkpoints.spare):
             # Damaged, so that a later one is the best.

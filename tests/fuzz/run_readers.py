@@ -125,7 +125,7 @@ def gone_on(stored: Checkpoint) -> None:
     stored.verify()
     stored.fill("model", {"a": torch.zeros(2, 2), "b": torch.zeros(1, dtype=torch.int64)})
     dict(stored.weights())
-    resuming.steps_of(stored, 3)
+    stored.steps(3)
     stored.place.table()
     resuming.check_place(stored, good.place()["about"])
 

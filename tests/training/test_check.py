@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from regard.errors import RegardError
-from regard.families.registry import named
 from regard.families.settings import Settings
 from regard.models.construction import build
+from regard.models.registry import named
 from regard.runs import resolve
 from regard.runs.plan import plan
 from regard.runs.train_run import train_run

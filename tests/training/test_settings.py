@@ -123,7 +123,7 @@ def test_tables_of_nonsense_never_end_in_anything_but_one_error(tables):
 
 def test_wrong_model_fields_are_one_sentence_when_the_model_is_made():
     model = Settings().changed({"model": {"preset": "gpt2-tiny", "width": "wide"}}, "").model
-    with pytest.raises(RegardError, match="width must be a whole number from 1 to .*, not 'wide'"):
+    with pytest.raises(RegardError, match=r"width must be a whole number from 1 to .*, not 'wide'"):
         model.config()
     with pytest.raises(RegardError, match="dropout must be in"):
         ModelSettings("gpt2-tiny", {"dropout": math.nan}).config()

@@ -63,7 +63,8 @@ class RecurrentConfig(ModelConfig):
 
     @property
     def abilities(self) -> frozenset[Ability]:
-        more = {Ability.RESIZE} | ({Ability.CARRY} if self.kind == "decoder" else set())
+        carried = {Ability.CARRY, Ability.REGULARISE} if self.kind == "decoder" else set()
+        more = {Ability.RESIZE} | carried
         return super().abilities | more
 
     @property

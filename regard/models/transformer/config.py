@@ -164,6 +164,16 @@ class TransformerConfig(ModelConfig):
         }
 
     @property
+    def depth(self) -> int:
+        return self.layers + self.resolved().encoder_layers
+
+    @property
+    def unlearnable(self) -> str:
+        if self.head != "none":
+            return ""
+        return "a model with head 'none' answers nothing; choose head 'linear'"
+
+    @property
     def ties_output(self) -> bool:
         return self.tied and self.head != "none"
 
