@@ -17,7 +17,7 @@ from regard.training.settings import (
     TokenizerSettings,
     TrainingSettings,
     changed_section,
-    check_ranges,
+    check_sections,
 )
 
 FORMER: dict[str, dict[str, str]] = {  # table: names of settings as they once were, and as they are
@@ -90,7 +90,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         problems = Problems("settings")
-        check_ranges({f.name: getattr(self, f.name) for f in fields(self)}, problems)
+        check_sections({f.name: getattr(self, f.name) for f in fields(self)}, problems)
         problems.report()
 
     def changed(self, tables: Mapping[str, Any], where: str) -> Self:
@@ -108,7 +108,7 @@ class Settings:
                 sections[name] = _model(self.model, table, problems)
             else:
                 sections[name] = changed_section(getattr(self, name), name, table, problems)
-        check_ranges(sections, problems)
+        check_sections(sections, problems)
         problems.report()
         return replace(self, **sections)
 

@@ -8,12 +8,13 @@ import torch
 from torch import Tensor
 
 from regard.errors import Problems, RegardError
+from regard.families.file_names import RUN, WEIGHTS
 from regard.models.config import ModelConfig
 from regard.models.construction import build
 from regard.models.network import BaseModel
-from regard.storage import FLOATS, TensorFolder, check_finite, shown, size, verified
+from regard.storage import shown, size
+from regard.storage.tensors import FLOATS, TensorFolder, check_finite, verified
 
-RUN, WEIGHTS = "run.toml", "model.safetensors"
 NAMED = 8  # tensors that are missing or too many are named one by one
 
 

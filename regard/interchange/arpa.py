@@ -28,7 +28,8 @@ from regard.models.counting.model import tensors_of as tensors_of
 from regard.models.counting.table import Level, Table, find, in_order
 from regard.models.counting.table_check import MOST
 from regard.models.network import BaseModel
-from regard.storage import LineReader, no_room, opened, replacing
+from regard.storage import no_room, opened, replacing
+from regard.storage.line_reader import LineReader
 
 BEGIN = "<s>"
 IMPOSSIBLE = -99.0  # what stands for the logarithm of 0

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from regard.errors import RegardError
+from regard.families.file_names import RUN, WEIGHTS
 from regard.families.settings import Settings
 from regard.runs import recipes
 from regard.runs.recipes import BESIDE
-from regard.runs.stored_run import RUN, WEIGHTS
 from regard.storage import read_file
 from regard.storage.event_log import LOG, holed, parsed
 from regard.storage.lock import Holder, holder

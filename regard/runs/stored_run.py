@@ -21,24 +21,17 @@ import torch
 from torch import Tensor
 
 from regard.errors import RegardError
+from regard.families.file_names import RUN, SOURCE_TOKENIZER, TOKENIZER, WEIGHTS
 from regard.families.registry import family_of
 from regard.families.settings import ModelSettings, Settings
-from regard.families.weights import RUN, WEIGHTS
 from regard.models.config import ModelConfig
 from regard.models.construction import usable
 from regard.models.network import BaseModel, SequenceModule
 from regard.runs import recipes
 from regard.runs.versions import versions
-from regard.storage import (
-    make_folder,
-    no_room,
-    sweep,
-    write_tensors,
-    write_together,
-)
+from regard.storage import make_folder, no_room, sweep, write_together
+from regard.storage.tensors import write_tensors
 from regard.text.tokenizer import Tokenizer
-
-TOKENIZER, SOURCE_TOKENIZER = "tokenizer.json", "source_tokenizer.json"
 
 
 @dataclass(frozen=True)

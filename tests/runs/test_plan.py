@@ -10,10 +10,12 @@ from regard.data.feeds.pair_batches import PairBatches
 from regard.data.feeds.stream import MaskedTextFeed, TextFeed
 from regard.errors import RegardError
 from regard.families.settings import Settings
+from regard.families.tasks.text import PLACES
 from regard.models.construction import build
-from regard.runs.plan import PLACES, device_for, plan
+from regard.runs.plan import device_for, plan
 from regard.runs.stored_run import config_for
 from regard.text.learning import learn, vocabulary_for
+from regard.training.memory.trial import rows_of_step
 
 WORDS = ("the", "a", "cat", "dog", "sat", "ran", "on", "under", "mat", "tree", "and", "then", "it")
 AUTO = {"auto", "", 0}

@@ -24,7 +24,7 @@ from regard.models.counting.config import NGramConfig
 from regard.models.counting.model import NGram, shapes_of, table_of
 from regard.models.counting.table_check import TableCheck
 from regard.models.network import BaseModel
-from regard.storage import TensorFolder, verify
+from regard.storage.tensors import TensorFolder, verify
 from regard.text.specials import BOS
 from regard.training.job import Job, Trainer
 from regard.training.validation import accounted

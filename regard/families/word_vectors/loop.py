@@ -21,8 +21,8 @@ from regard.errors import RegardError
 from regard.families.word_vectors.steps import VectorSteps, one_thread
 from regard.families.word_vectors.walk import Walk
 from regard.models.word_vectors.model import WordVectors
-from regard.storage import is_finite
 from regard.storage.event_log import LOG
+from regard.storage.tensors import is_finite
 from regard.training.checkpoints.reading import Checkpoint, Place
 from regard.training.job import Job, Outcome
 from regard.training.memory.allocator import keep_freed
