@@ -83,7 +83,8 @@ class ConvolutionConfig(ModelConfig):
         most = max(self.layers, self.encoder_layers)
         problems.require(
             self._reach(most) <= FARTHEST,
-            f"{most} layers would look more than {FARTHEST:,} tokens away; lower layers or growth",
+            f"{most} layers would look more than {FARTHEST:,} tokens away; "
+            "lower layers or dilation_growth",
         )
         problems.report()
 
