@@ -52,7 +52,16 @@ def test_all_problems_are_reported_together_and_name_where_they_are():
         }
     )
     assert said.startswith("somewhere: 9 problems")
-    for word in ("unknown", "stepz", "seed", "label_smoothing", "kind", "learning_rate", "preset", "layerz"):
+    for word in (
+        "unknown",
+        "stepz",
+        "seed",
+        "label_smoothing",
+        "kind",
+        "learning_rate",
+        "preset",
+        "layerz",
+    ):
         assert word in said
 
 
