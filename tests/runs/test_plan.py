@@ -63,7 +63,10 @@ def test_every_auto_is_decided(tmp_path):
     made = plan(plain)
     tables = made.settings.tables()
     open_ended = {
-        *(("training", key) for key in ("tokens_per_step", "context", "rows", "device")),
+        *(
+            ("training", key)
+            for key in ("tokens_per_step", "context", "micro_batch_size", "device")
+        ),
         *(("training", key) for key in ("precision", "compile", "validate_every")),
         *(("training", key) for key in ("checkpoint_every", "sample_every", "log_every")),
         *(("tokenizer", key) for key in ("kind", "vocabulary")),
@@ -86,8 +89,13 @@ def test_every_auto_is_decided(tmp_path):
 
 def test_what_is_asked_for_is_kept(tmp_path):
     asked = {
-        "training": {"rows": 3, "tokens_per_step": 200, "context": 40, "validate_every": 7},
-        "optimizer": {"peak": 0.5},
+        "training": {
+            "micro_batch_size": 3,
+            "tokens_per_step": 200,
+            "context": 40,
+            "validate_every": 7,
+        },
+        "optimizer": {"learning_rate": 0.5},
         "schedule": {"warmup": 9},
         "tokenizer": {"kind": "char"},
     }

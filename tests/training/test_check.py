@@ -30,13 +30,13 @@ def settings(tmp_path, monkeypatch):
 
 
 def test_a_model_is_too_large_from_the_first_byte_that_is_not_there(settings, monkeypatch):
-    config = named("llama-tiny")
+    name, config = "llama-tiny", named("llama-tiny")
     count = sum(weight.numel() for weight in build(config).parameters())
     needed = 16 * count  # four bytes each: weights, gradients, two moments
     monkeypatch.setattr(check, "free_memory", lambda: needed)
-    assert unfit(config, settings, CPU, "float32") == ""
+    assert unfit(name, config, settings, CPU, "float32") == ""
     monkeypatch.setattr(check, "free_memory", lambda: needed - 1)
-    assert f"at most {count - 1:,} parameters" in unfit(config, settings, CPU, "float32")
+    assert f"at most {count - 1:,} parameters" in unfit(name, config, settings, CPU, "float32")
 
 
 def test_what_a_parameter_takes_is_what_training_holds_of_it(settings):

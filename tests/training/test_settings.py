@@ -47,12 +47,21 @@ def test_all_problems_are_reported_together_and_name_where_they_are():
         {
             "unknown": {},
             "training": {"stepz": 1, "seed": "one", "label_smoothing": 1.5},
-            "optimizer": {"kind": "sgdm", "peak": -1},
+            "optimizer": {"kind": "sgdm", "learning_rate": -1},
             "model": {"vocabulary": 5, "preset": 3, "layerz": 1},
         }
     )
     assert said.startswith("somewhere: 9 problems")
-    for word in ("unknown", "stepz", "seed", "label_smoothing", "kind", "peak", "preset", "layerz"):
+    for word in (
+        "unknown",
+        "stepz",
+        "seed",
+        "label_smoothing",
+        "kind",
+        "learning_rate",
+        "preset",
+        "layerz",
+    ):
         assert word in said
 
 

@@ -63,7 +63,7 @@ class States:
             part.free()
 
 
-class Ensemble(nn.Module):
+class Ensemble(SequenceModule):
     """Models of one kind and vocabulary as one; they may differ in everything else."""
 
     def __init__(self, members: Sequence[SequenceModule]) -> None:

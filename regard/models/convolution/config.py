@@ -54,7 +54,7 @@ class ConvolutionConfig(ModelConfig):
         if self._reach(most) > FARTHEST:
             yield (
                 f"{most} layers would look more than {FARTHEST:,} tokens away; "
-                "lower layers or growth"
+                "lower layers or dilation_growth"
             )
 
     @property
