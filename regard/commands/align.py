@@ -37,7 +37,8 @@ from regard.inspection.heatmap import heat_text, heatmap
 from regard.loading import text_model_of
 from regard.metrics.alignment_errors import Gold, Tally, compare, gold_of, read_gold
 from regard.runs.plan import device_for
-from regard.runs.stored_run import is_run, open_run, settings_of
+from regard.runs.run_folder import is_run
+from regard.runs.stored_run import open_run, settings_of
 from regard.terminal import literal
 from regard.text.invalid_utf8 import replace_invalid_utf8
 

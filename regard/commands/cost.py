@@ -28,7 +28,8 @@ from regard.models.config import ModelConfig
 from regard.models.counting.model import NGram, NGramConfig
 from regard.models.transformer.config import TransformerConfig
 from regard.models.word_vectors.model import Word2VecConfig
-from regard.runs.stored_run import is_run, open_run
+from regard.runs.run_folder import is_run
+from regard.runs.stored_run import open_run
 from regard.training.memory.micro_batch import even
 from regard.training.optimization.precision import Precision
 

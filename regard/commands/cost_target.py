@@ -14,7 +14,8 @@ from regard.loading import is_folder
 from regard.models.config import ModelConfig
 from regard.models.transformer.config import TransformerConfig
 from regard.runs import recipes
-from regard.runs.stored_run import config_of, is_run
+from regard.runs.run_folder import is_run
+from regard.runs.stored_run import config_of
 from regard.storage import read_json
 from regard.training.objectives import Criterion, criterion_of
 from regard.training.settings import OptimizerSettings, TrainingSettings

@@ -42,7 +42,8 @@ from regard.models.kernels.int8 import quantise
 from regard.models.recurrent.model import Recurrent
 from regard.models.transformer.model import Transformer
 from regard.runs.plan import device_for, pairs_of, stream, unknown_in_pairs
-from regard.runs.stored_run import RUN, Run, check_data, open_run
+from regard.runs.run_folder import RUN
+from regard.runs.stored_run import Run, check_data, open_run
 from regard.training.caption_scores import compared, described, free_rules
 from regard.training.objectives import Objective, objective_for
 from regard.training.optimization.precision import Precision

@@ -18,7 +18,8 @@ from regard.loading import is_folder
 from regard.models.config import ModelConfig
 from regard.models.construction import build
 from regard.models.counting.model import NGramConfig
-from regard.runs.stored_run import WEIGHTS, config_of, is_run, levels
+from regard.runs.run_folder import WEIGHTS, is_run
+from regard.runs.stored_run import config_of, levels
 
 
 @dataclass(frozen=True)

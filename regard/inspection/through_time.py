@@ -13,7 +13,8 @@ from regard.errors import RegardError
 from regard.formats import count
 from regard.inspection.curves import COLOURS, DASHES, GREY, STYLE, Curve, names
 from regard.inspection.drawing import check_kind, drawing
-from regard.runs.stored_run import is_run, settings_of
+from regard.runs.run_folder import is_run
+from regard.runs.stored_run import settings_of
 from regard.storage.event_log import LOG, is_number, read
 
 SHOWN = 6  # curves of one run

@@ -4,7 +4,7 @@ run.toml               the resolved settings and versions; as a recipe it repeat
 tokenizer.json         of the text, or of both sides of pairs, or of the target
 source_tokenizer.json  of the source, where the vocabularies are separate
 model.safetensors      the weights to use: averaged, best or last
-log.jsonl, checkpoints/
+log.jsonl, status.json, checkpoints/
 """
 
 import hashlib
@@ -29,6 +29,7 @@ from regard.models.counting.table_check import TableCheck
 from regard.models.network import BaseModel, SequenceModule
 from regard.models.transformer.config import TransformerConfig
 from regard.runs import recipes
+from regard.runs.run_folder import RUN, SOURCE_TOKENIZER, TOKENIZER, WEIGHTS, is_run
 from regard.runs.versions import versions
 from regard.storage import (
     FLOATS,
@@ -47,9 +48,7 @@ from regard.storage import (
 from regard.text.specials import BOS
 from regard.text.tokenizer import Tokenizer
 
-RUN, WEIGHTS = "run.toml", "model.safetensors"
 NAMED = 8  # tensors that are missing or too many are named one by one
-TOKENIZER, SOURCE_TOKENIZER = "tokenizer.json", "source_tokenizer.json"
 
 
 @dataclass(frozen=True)
@@ -75,10 +74,6 @@ class Run:
                 "`regard words` looks at them"
             )
         return self.module
-
-
-def is_run(folder: Path) -> bool:
-    return (folder / RUN).is_file()
 
 
 def open_run(folder: Path, device: torch.device | str = "cpu") -> Run:
@@ -122,6 +117,18 @@ def settings_of(folder: Path) -> Settings:
             "it as a recipe to train another"
         )
     return recipes.load(str(folder / RUN))
+
+
+def is_ours(folder: Path) -> bool:
+    """True if training made this run and it is as it was written, so that it may be begun anew."""
+    try:
+        if not is_run(folder):
+            return False
+        settings_of(folder)
+        tokenizers_of(folder)
+        return bool(_noted(folder))
+    except RegardError:
+        return False
 
 
 def _noted(folder: Path) -> Mapping[str, Any]:
