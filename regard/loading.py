@@ -35,7 +35,7 @@ from regard.models.network import BaseModel, Network, SequenceModule
 from regard.models.transformer.model import Transformer
 from regard.runs.run_folder import is_run
 from regard.runs.stored_run import Run, open_run
-from regard.storage import former_files, strange_files
+from regard.storage.tensors import former_files, strange_files
 from regard.text.tokenizer import Tokenizer
 from regard.training.checkpoints.reading import PLACE
 

@@ -12,21 +12,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from regard.families.registry import FAMILIES, defaults, presets
 from regard.families.settings import Settings
-from regard.models.bag.model import BagConfig
-from regard.models.counting.model import NGramConfig
-from regard.models.transformer.config import TransformerConfig
-from regard.models.word_vectors.model import Word2VecConfig
 from regard.runs import recipes
 
 LEARNED = ("vocabulary", "source_vocabulary")  # the tokenizer's: no setting of the model
-
-FAMILIES = {
-    "Transformers": TransformerConfig(),
-    "ngram, trigram, bigram, unigram": NGramConfig(),
-    "word2vec, skip-gram, cbow": Word2VecConfig(),
-    "bag-linear, bag-perceptron": BagConfig(),
-}
+NAMED = 3  # models of a family that are named
 
 
 @dataclass(frozen=True)
@@ -38,14 +29,7 @@ class Recipes:
 
     def run(self, console: Console) -> None:
         if self.settings:
-            for name, section in vars(Settings()).items():
-                console.print(Text(f"[{name}]", "bold"))
-                _list(section, console, left_out=("changes",))
-                if name == "model":
-                    for names, family in FAMILIES.items():
-                        said = f"  and in place of what the preset has, of {names}:"
-                        console.print(Text(said, "dim"))
-                        _list(family, console, LEARNED)
+            _list_all(console)
             return
         table = Table(box=None, header_style="bold", pad_edge=False)
         table.add_column("recipe", style="cyan", no_wrap=True)
@@ -56,6 +40,20 @@ class Recipes:
         console.print(
             Text("\n`regard train DATA --recipe NAME` uses one; a TOML file or a run is one too.")
         )
+
+
+def _list_all(console: Console) -> None:
+    """Every setting of a run, table by table, and those of each family of models."""
+    for name, section in vars(Settings()).items():
+        console.print(Text(f"[{name}]", "bold"))
+        _list(section, console, left_out=("changes",))
+        if name == "model":
+            for family in FAMILIES:
+                named = [*presets(family).named]
+                models = ", ".join(named[:NAMED]) + (", …" if len(named) > NAMED else "")
+                said = f"  and in place of what the preset has, of {models}:"
+                console.print(Text(said, "dim"))
+                _list(defaults(family), console, LEARNED)
 
 
 def _list(section: Any, console: Console, left_out: tuple[str, ...]) -> None:

@@ -31,6 +31,12 @@ def presets(family: str) -> Presets:
     return found
 
 
+def defaults(family: str) -> ModelConfig:
+    """The settings of a family's models as they are where nothing is chosen."""
+    one = next(iter(presets(family).named.values()))
+    return type(one.config)()
+
+
 def all_presets() -> Mapping[str, Preset]:
     """All named models by name, but those that follow a pattern."""
     return {name: preset for family in FAMILIES for name, preset in presets(family).named.items()}

@@ -24,7 +24,8 @@ from regard.errors import RegardError
 from regard.interchange.columns import BLANKS, Block
 from regard.models.counting.table import Level, Table, find, in_order
 from regard.models.counting.table_check import MOST
-from regard.storage import LineReader, no_room, opened, replacing
+from regard.storage import no_room, opened, replacing
+from regard.storage.line_reader import LineReader
 
 BEGIN = "<s>"
 IMPOSSIBLE = -99.0  # what stands for the logarithm of 0

@@ -31,19 +31,14 @@ from regard.models.transformer.config import TransformerConfig
 from regard.runs import recipes
 from regard.runs.run_folder import RUN, SOURCE_TOKENIZER, TOKENIZER, WEIGHTS, is_run
 from regard.runs.versions import versions
-from regard.storage import (
+from regard.storage import make_folder, no_room, shown, size, sweep, write_together
+from regard.storage.tensors import (
     FLOATS,
     TensorFolder,
     check_finite,
-    make_folder,
-    no_room,
-    shown,
-    size,
-    sweep,
     verified,
     verify,
     write_tensors,
-    write_together,
 )
 from regard.text.specials import BOS
 from regard.text.tokenizer import Tokenizer

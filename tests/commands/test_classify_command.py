@@ -10,7 +10,7 @@ from command_line import call, mistake
 from safetensors.torch import load_file
 
 from regard.runs.run_folder import WEIGHTS
-from regard.storage import write_safetensors
+from regard.storage.tensors import write_safetensors
 
 GOOD, BAD = ("lovely", "moving", "funny"), ("dull", "slow", "flat")
 OTHERS = ("the", "film", "was", "a", "story")

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from command_line import call, mistake
 
-from regard import cli
-from regard.commands.words import Words, labelled, table_of
+from regard.commands.words import labelled, table_of
 from regard.errors import RegardError
 from regard.inspection.word_questions import evaluate_analogies, evaluate_similarity
 from regard.inspection.word_table import WordTable
@@ -20,11 +19,6 @@ QUESTIONS = (
     ": capitals\nparis france rome italy\nparis france tokyo pear\nparis france oslo norway\n"
 )
 PAIRS = "apple\tpear\t3\nfrance\tparis\t9\nrome\ttokyo\t7\nrome\toslo\t1\n"
-
-
-@pytest.fixture(autouse=True)
-def _registered(monkeypatch):
-    monkeypatch.setitem(cli.COMMANDS, "words", Words)
 
 
 @pytest.fixture

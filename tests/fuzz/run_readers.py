@@ -85,7 +85,7 @@ def command_line(data: bytes, folder: Path) -> None:
     name, *words = data.decode("utf-8", "surrogateescape").split("\n")
     if name in cli.COMMANDS:
         settings = (tyro.conf.FlagCreatePairsOff,)
-        command, registry = cli.COMMANDS[name], cli._registry()
+        command, registry = cli.COMMANDS[name].load(), cli._registry()
         with suppress(SystemExit):
             tyro.cli(command, prog=name, args=words, config=settings, registry=registry)
     elif name == "budget":

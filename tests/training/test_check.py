@@ -14,7 +14,8 @@ from regard.runs import resolve
 from regard.runs.plan import plan
 from regard.runs.train_run import train_run
 from regard.training.memory import check
-from regard.training.memory.check import bytes_of_each, enough, is_full, unfit
+from regard.training.memory.check import bytes_of_each, enough, unfit
+from regard.training.memory.out_of_memory import is_full
 
 CPU = torch.device("cpu")
 TINY = {"data": {"train": ["notes.txt"]}, "model": {"preset": "llama-tiny"}}

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from regard.errors import Problems, RegardError
-from regard.storage import LineReader, make_folder, parse_line, sync
-from regard.storage.line_reader import LINE
+from regard.storage import make_folder, parse_line, sync
+from regard.storage.line_reader import LINE, LineReader
 from regard.text.cutting import Piece, cut
 from regard.text.invalid_utf8 import broken, canonical
 

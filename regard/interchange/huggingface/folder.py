@@ -15,13 +15,12 @@ from regard.interchange.huggingface.family import Rule, Settings
 from regard.models.construction import build
 from regard.models.transformer.config import TransformerConfig
 from regard.models.transformer.model import Transformer
-from regard.storage import (
+from regard.storage import make_folder, read_json
+from regard.storage.tensors import (
     FLOATS,
     TensorFolder,
     check_finite,
     former_files,
-    make_folder,
-    read_json,
     widest,
     write_tensors,
 )

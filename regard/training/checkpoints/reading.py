@@ -22,7 +22,8 @@ import torch
 from torch import Tensor
 
 from regard.errors import RegardError, UnreadableError
-from regard.storage import discard, read_json, sweep, verify
+from regard.storage import discard, read_json, sweep
+from regard.storage.tensors import verify
 from regard.training.checkpoints import FOLDER
 from regard.training.distributed.sharding import Pieces, local
 

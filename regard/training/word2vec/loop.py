@@ -19,8 +19,8 @@ from regard.data.feeds.phrases import Ids, Joined
 from regard.data.feeds.stream import TextFeed
 from regard.errors import RegardError
 from regard.models.word_vectors.model import WordVectors
-from regard.storage import is_finite
 from regard.storage.event_log import LOG
+from regard.storage.tensors import is_finite
 from regard.training.checkpoints.reading import Checkpoint, Place
 from regard.training.job import Job, Outcome
 from regard.training.memory.allocator import keep_freed
