@@ -12,7 +12,7 @@ import numpy as np
 
 from regard.data.builtin import tasks
 from regard.data.readers.files import expanded, find, is_json_lines, lines, unpacked_name
-from regard.data.readers.texts import Part, chosen
+from regard.data.readers.texts import chosen
 from regard.errors import Problems, RegardError
 from regard.storage import parse_line
 from regard.text.invalid_utf8 import broken, replace_invalid_utf8
@@ -274,6 +274,3 @@ def encode_pairs(
             unknown += source.unknown(read) + target.unknown(write)
     counts.kept = len(texts)
     return EncodedPairs(sources, targets, texts, unknown, counts)
-
-
-Parts = dict[Part, EncodedPairs]
