@@ -26,7 +26,7 @@ from regard.inspection.alignment import (
     Alignment,
     By,
     Heads,
-    Watched,
+    PairAttention,
     check_watchable,
     unit_spans,
     watched,
@@ -281,7 +281,7 @@ def _translation(speaker: TextModel, source: str) -> str:
     return best.text.strip()
 
 
-def _told(looks: Iterator[Watched | str], count: int) -> Iterator[Watched | None]:
+def _told(looks: Iterator[PairAttention | str], count: int) -> Iterator[PairAttention | None]:
     """What could be read; what could not, and how much of it is unknown, is told behind."""
     left_out: list[str] = []
     unknown = tokens = 0

@@ -8,7 +8,7 @@ from regard.errors import Problems, RegardError
 from regard.families.registry import find, named, names
 from regard.families.settings import Settings
 from regard.interchange.huggingface import FAMILIES
-from regard.interchange.huggingface.family import Settings as Given
+from regard.interchange.huggingface.family import ConfigReader
 from regard.interchange.huggingface.folder import open_folder
 from regard.loading import is_folder
 from regard.models.config import ModelConfig
@@ -112,7 +112,7 @@ def _config_in(folder: Path) -> ModelConfig:
     # Only of BERT's do tensors tell what parts there are; its architecture tells too.
     names = [HEAD, *([POOLER] if "BertForPreTraining" in str(found.get("architectures")) else [])]
     problems = Problems(str(path))
-    arguments = FAMILIES[kind].read(Given(found, problems), names, own_head=False)
+    arguments = FAMILIES[kind].read(ConfigReader(found, problems), names, own_head=False)
     problems.report()
     return TransformerConfig(**arguments).resolved()
 

@@ -20,9 +20,9 @@ from regard.data.feeds.labels import LabelBatches, check_labels, strange_labels
 from regard.data.feeds.pair_batches import PairBatches
 from regard.data.readers.captions import CaptionTexts, encode_firsts, gather_captions
 from regard.data.readers.pairs import (
-    Counts,
     EncodedPairs,
     Pair,
+    PairCounts,
     clean,
     encode_pairs,
     read_pairs,
@@ -168,7 +168,7 @@ class Evaluate:
             check_writable(Path(self.written), *(self.data or self.pairs))
         return readable(self.data or self.pairs)
 
-    def _encoded(self, run: Run, given: Names) -> tuple[EncodedPairs, Counts]:
+    def _encoded(self, run: Run, given: Names) -> tuple[EncodedPairs, PairCounts]:
         """The pairs to evaluate on."""
         texts, counts = _pair_texts(run, given)
         if not texts and not given:
@@ -252,15 +252,15 @@ def figures(scores: Scores) -> dict[str, Any]:
     }
 
 
-def _pair_texts(run: Run, given: Names) -> tuple[list[Pair], Counts]:
+def _pair_texts(run: Run, given: Names) -> tuple[list[Pair], PairCounts]:
     """The pairs asked for, or those that the run held out."""
     if not given:
         texts = pairs_of(run.settings)
         check_data(run.folder, texts.digest)
-        return list(texts.valid), Counts()
+        return list(texts.valid), PairCounts()
     if len(given) == 1 and given[0] in tasks.TASKS:
-        return task_pairs(given[0], 1000, 0, "test"), Counts()
-    counts = Counts()
+        return task_pairs(given[0], 1000, 0, "test"), PairCounts()
+    counts = PairCounts()
     return list(clean(read_pairs(given), counts)), counts
 
 

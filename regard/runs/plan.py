@@ -29,7 +29,7 @@ from regard.models.transformer.config import TransformerConfig
 from regard.models.word_vectors.model import Word2VecConfig
 from regard.runs.resolve import Plan, PreparedData, resolve
 from regard.runs.stored_run import config_for
-from regard.text.dropout import Dropout
+from regard.text.dropout import BPEDropout
 from regard.text.tokenizer import Kind, Tokenizer
 from regard.training.objectives import criterion_of, objective_for
 from regard.training.settings import DataSettings, TokenizerSettings
@@ -335,7 +335,7 @@ def _pairs(settings: Settings, stages: Progress, known: Sequence[Tokenizer]) -> 
         raise RegardError("every pair was left out; raise data.longest or data.ratio")
     dropout = None
     if wanted.dropout:
-        dropout = Dropout(source, wanted.dropout), Dropout(target, wanted.dropout)
+        dropout = BPEDropout(source, wanted.dropout), BPEDropout(target, wanted.dropout)
     seed = settings.training.seed
     lengths = train.lengths
     buckets = LabelBatches if labelled else PairBatches

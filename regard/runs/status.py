@@ -44,7 +44,7 @@ DEPTH = 4  # folders below each other in which runs are looked for
 
 
 @dataclass(frozen=True)
-class State:
+class RunState:
     """How one run stands."""
 
     folder: Path
@@ -67,7 +67,7 @@ class State:
         return self.word in ("interrupted", "killed", "failed") and bool(self.checkpoints)
 
 
-def states(folder: Path) -> list[State]:
+def states(folder: Path) -> list[RunState]:
     """All runs in a folder, or that one run, the last changed first."""
     found: dict[str, Path] = {}
     for path in _runs(folder, DEPTH):
@@ -93,13 +93,13 @@ def _runs(folder: Path, depth: int) -> Iterator[Path]:
             yield path
 
 
-def state(folder: Path) -> State:
+def state(folder: Path) -> RunState:
     """How a run stands; a disk that is away for a moment is no damage."""
     try:
         return _state(folder)
     except OSError as error:
         why = f"cannot read {error.filename or folder}: {error.strerror}"
-        return State(
+        return RunState(
             folder,
             "unreadable",
             why,
@@ -110,7 +110,7 @@ def state(folder: Path) -> State:
         )
 
 
-def _state(folder: Path) -> State:
+def _state(folder: Path) -> RunState:
     settings, reason = _settings(folder / RUN)
     held = holder(folder)  # before the log: a run that ends says so, then lets go of its lock
     log, saved = log_status(folder), _checkpoints(folder)
@@ -123,7 +123,7 @@ def _state(folder: Path) -> State:
     else:
         word = "not begun"
     best = log.best
-    return State(
+    return RunState(
         folder=folder,
         word=word,
         reason=reason or log.damage or _message(log.end),

@@ -174,13 +174,14 @@ def _is_sound(event: Mapping[str, Any]) -> bool:
     numbers = NUMBERS if _is_measured(event) else ()
     return (
         isinstance(event.get("event"), str)
-        and all(_is_count(event[key]) for key in COUNTED if event.get(key) is not None)
+        and all(is_count(event[key]) for key in COUNTED if event.get(key) is not None)
         and is_number(event.get("time", 0.0))
         and all(is_number(event[key]) for key in numbers if event.get(key) is not None)
     )
 
 
-def _is_count(value: object) -> bool:
+def is_count(value: object) -> bool:
+    """True for a whole number that a step, say, may have."""
     return type(value) is int and 0 <= value < 1 << 63
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-from regard.storage.event_log import LOG, LONGEST, STATUS, Log, Sink, holed, parsed
+from regard.storage.event_log import LOG, LONGEST, STATUS, Log, Sink, holed, is_count, parsed
 from regard.storage.reading import opened, parse_json, read_file
 from regard.storage.writing import replacing
 
@@ -113,7 +113,7 @@ class StatusFile(Sink):
                     partial.write_text(self.status.spelled(self.log.place), encoding="ascii")
 
     def close(self) -> None:
-        pass
+        """Nothing is open between events."""
 
 
 def log_status(folder: Path) -> LogStatus:
@@ -170,8 +170,8 @@ def _read_on(file: IO[bytes], status: LogStatus, place: int) -> tuple[LogStatus,
 
 
 def whole(value: Any) -> int | None:
-    """A count, if this is one."""
-    return value if type(value) is int and 0 <= value < 1 << 63 else None
+    """The value if it is a count."""
+    return value if is_count(value) else None
 
 
 def _finite(value: Any) -> float | None:
