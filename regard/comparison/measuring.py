@@ -22,7 +22,8 @@ from regard.data.token_files import Tokens
 from regard.errors import RegardError, UnreadableError
 from regard.loading import text_model_of
 from regard.metrics.scores import Scores, by_length, compare
-from regard.runs.stored_run import WEIGHTS, Run
+from regard.runs.run_folder import WEIGHTS
+from regard.runs.stored_run import Run
 from regard.storage import event_log, make_folder, read_json, write_json
 from regard.training.validation import translations
 

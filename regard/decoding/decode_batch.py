@@ -41,7 +41,7 @@ class Token:
 
 
 @dataclass
-class Row:
+class DecodeRow:
     """One text on its way."""
 
     number: int
@@ -59,7 +59,7 @@ class DecodeBatch:
     """The rows that are not at their end yet, and how to take them a step further."""
 
     prefix: DecoderSession
-    rows: list[Row]
+    rows: list[DecodeRow]
     columns: SamplingBatch
     signs: SpecialTokens
     standing: Tensor | None  # (rows, vocabulary): tokens that a row holds, if any is penalised
@@ -159,7 +159,7 @@ class DecodeBatch:
     def took(
         self,
         index: int,
-        row: Row,
+        row: DecodeRow,
         token: int,
         logprob: float | None = None,
         top: tuple[tuple[int, float], ...] = (),
@@ -178,10 +178,10 @@ class DecodeBatch:
         return Token(row.number, token, logprob, top, end)
 
 
-def _row(number: int, prompt: int, asked: Sampling, context: int) -> Row:
+def _row(number: int, prompt: int, asked: Sampling, context: int) -> DecodeRow:
     room = context - prompt + 1  # the last token written need not be read
     most, short = min((asked.limit, "limit"), (room, "room"))
-    return Row(number, asked, most, short, dice(asked.seed), ended=not most)  # type: ignore[arg-type]
+    return DecodeRow(number, asked, most, short, dice(asked.seed), ended=not most)  # type: ignore[arg-type]
 
 
 def most_probable(logits: Tensor, columns: SamplingBatch) -> list[int]:

@@ -240,7 +240,18 @@ def events(data: bytes, folder: Path) -> None:
         curves.plot([run], folder / "curves.svg")
 
 
-def listed(state: status.State) -> None:
+def statuses(data: bytes, folder: Path) -> None:
+    """A run's status.json; whatever it holds, the log decides."""
+    run = folder / "noted"
+    put(run / "run.toml", (good.run() / "run.toml").read_bytes())
+    put(run / "log.jsonl", b'{"event": "start"}\n{"event": "step", "step": 3}\n')
+    put(run / "status.json", data)
+    found = status.state(run)
+    assert (found.word, found.step) == ("killed", 3)
+    listed(found)
+
+
+def listed(state: status.RunState) -> None:
     """A run as `regard runs` shows it, and as JSON."""
     json.dumps(runs_command._figures(state), allow_nan=False)
     runs_command._row(state, 1e9)

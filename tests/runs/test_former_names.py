@@ -7,7 +7,7 @@ import pytest
 import tomli_w
 
 from regard.errors import RegardError
-from regard.families.registry import names, settings_of
+from regard.models.registry import names, settings_of
 from regard.families.settings import FORMER, Settings
 from regard.models.config import ModelConfig
 from regard.runs import recipes

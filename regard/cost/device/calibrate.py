@@ -38,6 +38,7 @@ from regard.training.memory.allocator import keep_freed
 aten = torch.ops.aten
 Advance = Callable[[str], None]
 Axes = Sequence[Sequence[int]]
+MEASURED = (torch.float32, torch.bfloat16)  # bfloat16 on CPUs too, where it is often slow
 
 # Sizes of products: rows, inner, columns. Shapes that would take too long are left out, and their
 # rate is taken to be that of the nearest smaller one.
@@ -74,11 +75,6 @@ class Clock:
     def least(self, run: Callable[[], object]) -> float:
         """What such a call takes with next to nothing in it; on a GPU that hides behind others."""
         return 0.0 if self.device.type == "cuda" else self.seconds(run)
-
-
-def kinds_for(device: torch.device) -> tuple[torch.dtype, ...]:
-    """The types that are measured: bfloat16 on CPUs too, where it is often slow."""
-    return torch.float32, torch.bfloat16
 
 
 def _grid(
@@ -350,7 +346,7 @@ def calibrate(
     """Measure a device for about so many seconds."""
     kind = _kind(device)
     clock, begin = Clock(device, budget), time.strftime("%Y-%m-%d")
-    kinds = {str(k).removeprefix("torch."): k for k in kinds_for(device)}
+    kinds = {str(k).removeprefix("torch."): k for k in MEASURED}
     if kind == "cpu":
         keep_freed()
     tell("products")

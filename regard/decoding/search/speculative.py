@@ -13,7 +13,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from regard.decoding.decode_batch import DecodeBatch, Row, Token, logprobs, most_probable
+from regard.decoding.decode_batch import DecodeBatch, DecodeRow, Token, logprobs, most_probable
 from regard.decoding.sampling import SamplingBatch, distribution, draw
 from regard.decoding.session import DecoderSession, closed_up
 from regard.decoding.settings import TEXT, Sampling, SpecialTokens
@@ -159,13 +159,13 @@ class Speculation:
                     standing[i, token] = True
         return proposals, chances
 
-    def _wanted(self, row: Row) -> int:
+    def _wanted(self, row: DecodeRow) -> int:
         """How many proposals the row has a use for: one token comes behind them anyway."""
         left = row.most - row.written
         unread = self.reach - len(self.texts[row.number])
         return max(min(self.ahead, left - 1, unread + 1), 0)
 
-    def _unread(self, row: Row) -> list[int]:
+    def _unread(self, row: DecodeRow) -> list[int]:
         """What the draft has not taken in yet."""
         return self.texts[row.number][-1 if self.writing.fresh else -2 :]
 
@@ -265,7 +265,7 @@ def remainder(p: Tensor, q: Tensor) -> Tensor:
     return torch.where(more.sum(-1, keepdim=True) > 0, more, p)
 
 
-def _roll(row: Row) -> float:
+def _roll(row: DecodeRow) -> float:
     """The row's next random number; at temperature 0 there is one token, whatever the number."""
     return row.rng.random() if row.asked.temperature else 0.0
 
