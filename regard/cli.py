@@ -29,7 +29,6 @@ from regard.commands.evaluate import Evaluate
 from regard.commands.fill import Fill
 from regard.commands.generate import Generate
 from regard.commands.models import Describe, Models
-from regard.commands.plan import PlanCommand
 from regard.commands.plot import Plot
 from regard.commands.printing import ReaderGoneError, errors, fail, foreign_words, output
 from regard.commands.recipes import Recipes
@@ -73,7 +72,6 @@ COMMANDS: dict[str, Callable[..., Command]] = {
     "models": Models,
     "describe": Describe,
     "cost": Cost,
-    "plan": PlanCommand,
     "calibrate": Calibrate,
 }
 REPEATED = 200  # characters of an argument that a message repeats
