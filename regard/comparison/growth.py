@@ -103,7 +103,7 @@ class Reading:
 
     def begun(self, steps: int = 1) -> State:
         """The state behind all tokens, with room for some steps."""
-        state = self.module.start(1, self.tokens.shape[1] + steps)
+        state = self.module.start(batch_size=1, capacity=self.tokens.shape[1] + steps)
         self.module(self.tokens, self._memory(), state, last=True)
         return state
 

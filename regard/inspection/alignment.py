@@ -170,7 +170,7 @@ def check_watchable(speaker: TextModel) -> None:
     """Refuse a model without cross-attention before any work."""
     speaker.require("encoder-decoder", what="align words")
     try:
-        speaker.module.start(1, 1, return_attention=True).free()
+        speaker.module.start(batch_size=1, capacity=1, return_attention=True).free()
     except RegardError as error:
         raise RegardError(f"nothing can be aligned: {error}") from None
 

@@ -18,7 +18,7 @@ class CarriedState:
 
     def __init__(self, module: Recurrent, rows: int, processes: Processes) -> None:
         self.module, self.processes = module, processes
-        self.whole = module.start(rows, 1).tensors()
+        self.whole = module.start(batch_size=rows, capacity=1).tensors()
         self.mine = torch.zeros(rows, dtype=torch.bool, device="cpu")  # rows computed here
 
     def part(self, batch: Batch, first: int) -> HiddenState:

@@ -23,10 +23,10 @@ from regard.models.recurrent.state import (
     EncodedSource,
     HiddenState,
     RecurrentState,
-    Sighted,
     encoded_source,
 )
 from regard.models.transformer.attention import Additive, Attend, Dot
+from regard.models.transformer.sources import Source
 from regard.models.validation import (
     Lengths,
     check_same,
@@ -228,7 +228,7 @@ class RecurrentWriter(Recurrent):
                 keys = memory.values if key is None else key(memory.values)
         return encoded_source(memory, memory.whole, keys)
 
-    def _first(self, rows: int, source: Sighted | None) -> RecurrentState:
+    def _first(self, rows: int, source: Source | None) -> RecurrentState:
         assert isinstance(source, EncodedSource)
         return self.decoder.first(source.whole)
 
@@ -236,7 +236,7 @@ class RecurrentWriter(Recurrent):
         self,
         x: Tensor,
         before: RecurrentState,
-        source: Sighted | None,
+        source: Source | None,
         counts: Sequence[int] | None,
         seen: list[Tensor] | None,
     ) -> tuple[Tensor, RecurrentState]:
