@@ -16,9 +16,9 @@ from torch.nn import functional as F
 from regard.data.batch import padded
 from regard.data.readers.pairs import EncodedPairs
 from regard.data.token_files import Tokens
+from regard.models.kernels.attention import any_shape
 from regard.models.network import SequenceModule
 from regard.models.recurrent.model import Recurrent
-from regard.models.transformer.attention import any_shape
 from regard.text.specials import BOS, EOS, PAD
 from regard.training.validation import at_rest
 

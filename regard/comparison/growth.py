@@ -20,10 +20,10 @@ from regard.errors import RegardError
 from regard.models.config import ModelConfig
 from regard.models.construction import build
 from regard.models.counting.model import NGramConfig
+from regard.models.kernels.attention import any_shape
 from regard.models.network import SequenceModule
 from regard.models.protocol import State
 from regard.models.recurrent.config import RecurrentConfig
-from regard.models.transformer.attention import any_shape
 from regard.text.specials import SPECIALS
 
 STEPS = 16  # written behind a prefix, whose mean is the time of one

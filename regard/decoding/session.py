@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from regard.errors import RegardError
+from regard.models.kernels.attention import any_shape
 from regard.models.protocol import Memory, SequenceModel, State
-from regard.models.transformer.attention import any_shape
 
 
 def check_fits(prompts: Sequence[Sequence[int]], context: int) -> None:

@@ -50,7 +50,7 @@ class Looking(nn.Module):
         seen: list[Tensor] | None,
     ) -> tuple[Tensor, Held]:
         """x (rows, new, width) -> the same shape, and what the LSTM remembers."""
-        y, held = self.cell.run(self.cell_norm(x), held, counts)
+        y, held = self.cell(self.cell_norm(x), held, counts)
         x = x + self.dropout(y)
         x = x + self.dropout(self.cross(self.cross_norm(x), over, source=source, seen=seen))
         return x + self.dropout(self.feedforward(self.feedforward_norm(x))), held

@@ -75,7 +75,8 @@ class Encoder(nn.Module):
         assert isinstance(cell, Cell)
         share = self.weight_share if self.training else 0.0
         matrix = dropout(cell.recurrent, share) if share else cell.recurrent
-        return cell.run(x, cell.blank(len(x)), recurrent=matrix)[0]
+        found: Tensor = cell(x, cell.blank(len(x)), recurrent=matrix)[0]
+        return found
 
 
 def reversed_rows(x: Tensor, real: Tensor | None) -> Tensor:

@@ -18,6 +18,7 @@ from torch import Tensor
 from regard.data.feeds.phrases import Ids, Joined
 from regard.data.feeds.stream import TextFeed
 from regard.errors import RegardError
+from regard.models.kernels.threads import one_thread
 from regard.models.word_vectors.model import WordVectors
 from regard.storage import is_finite
 from regard.storage.event_log import LOG
@@ -25,7 +26,7 @@ from regard.training.checkpoints.reading import Checkpoint, Place
 from regard.training.job import Job, Outcome
 from regard.training.memory.allocator import keep_freed
 from regard.training.meter import memory
-from regard.training.word2vec.steps import VectorSteps, one_thread
+from regard.training.word2vec.steps import VectorSteps
 from regard.training.word2vec.walk import Walk
 
 STRETCH = 1 << 22  # tokens that are counted at once
