@@ -20,10 +20,10 @@ from regard.errors import RegardError
 from regard.models.config import ModelConfig
 from regard.models.construction import build
 from regard.models.counting.model import NGramConfig
+from regard.models.kernels.attention import any_shape
 from regard.models.network import SequenceModule
 from regard.models.protocol import State
 from regard.models.recurrent.config import RecurrentConfig
-from regard.models.transformer.attention import any_shape
 from regard.text.specials import SPECIALS
 
 STEPS = 16  # written behind a prefix, whose mean is the time of one
@@ -103,7 +103,7 @@ class Reading:
 
     def begun(self, steps: int = 1) -> State:
         """The state behind all tokens, with room for some steps."""
-        state = self.module.start(1, self.tokens.shape[1] + steps)
+        state = self.module.start(batch_size=1, capacity=self.tokens.shape[1] + steps)
         self.module(self.tokens, self._memory(), state, last=True)
         return state
 

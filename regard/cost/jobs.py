@@ -332,7 +332,10 @@ def _begun(module: Any, shape: Shape, room: int, last: bool) -> dict[str, Any]:
     kind = module.config.kind
     if kind == "encoder":
         return {"lengths": torch.tensor(shape.lengths)} if shape.lengths else {}
-    given: dict[str, Any] = {"state": module.start(shape.rows, room), "last": last}
+    given: dict[str, Any] = {
+        "state": module.start(batch_size=shape.rows, capacity=room),
+        "last": last,
+    }
     if shape.lengths and kind == "decoder":
         given["lengths"] = list(shape.lengths)
     return given

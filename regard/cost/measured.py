@@ -66,7 +66,7 @@ def writing(
     new = _ids(config, rows, 1, device)
     mixed = partial(computing, precision, device, True)
     with torch.no_grad(), mixed():
-        state: Any = module.start(rows, tokens + SPARE)
+        state: Any = module.start(batch_size=rows, capacity=tokens + SPARE)
         memory = module.encode(_source(config, shape, device)) if config.reads else None
         module(_ids(config, rows, tokens, device), memory, state=state, last=True)
     undoes = hasattr(state, "layers")  # a cache that would run full

@@ -15,6 +15,7 @@ from statistics import fmean
 import torch
 
 from regard.models.kernels.linear import product
+from regard.models.kernels.threads import one_thread
 from regard.training.optimization.precision import Precision
 
 # FLOPs of the products of a part of a step: of rows, their tokens, and those of their sources.
@@ -67,13 +68,9 @@ def crowding() -> float:
     Less than 1 if they help. Where other programs keep a core busy, each operation waits for the
     thread that is there: of two threads, a whole step then took 50 times as long as of one.
     """
-    threads = torch.get_num_threads()
-    try:
-        several = fmean(_seconds(0.1))  # many turns of whoever else is there
-        torch.set_num_threads(1)
+    several = fmean(_seconds(0.1))  # many turns of whoever else is there
+    with one_thread():
         return several / min(_seconds(0.02))
-    finally:
-        torch.set_num_threads(threads)
 
 
 def _seconds(budget: float) -> list[float]:
