@@ -31,7 +31,8 @@ from regard.models.kernels.int8 import quantise
 from regard.models.kernels.packed import packed
 from regard.models.network import BaseModel, Network, SequenceModule
 from regard.models.registry import named
-from regard.runs.stored_run import Run, is_run, open_run
+from regard.runs.run_folder import is_run
+from regard.runs.stored_run import Run, open_run
 from regard.storage.tensors import former_files, strange_files
 from regard.text.tokenizer import Tokenizer
 from regard.training.checkpoints.reading import PLACE

@@ -12,15 +12,10 @@ from regard.commands.printing import note
 from regard.data.readers.files import DOCUMENT, check_text, expanded, spool
 from regard.errors import RegardError
 from regard.runs.plan import BUILT_IN
-from regard.runs.run_folder import check_place
-from regard.runs.stored_run import RUN, SOURCE_TOKENIZER, TOKENIZER, WEIGHTS, is_run
+from regard.runs.run_folder import CHECKPOINTS, FILES, check_place, is_run
 from regard.storage import cache_folder, replaceable, size
-from regard.storage.event_log import LOG
-from regard.storage.lock import LOCK
-from regard.training.checkpoints.reading import FOLDER as CHECKPOINTS
 
 STREAM = "-"
-OWN = (RUN, WEIGHTS, TOKENIZER, SOURCE_TOKENIZER, LOG, LOCK)  # what a run's folder has to keep
 SETTINGS = {"limit": "--max-tokens", "beams": "--beam"}  # that searches call by other words
 
 
@@ -95,7 +90,7 @@ def _run_of(path: Path) -> Path | None:
     """The run whose own file this is, or would be."""
     with suppress(OSError, RuntimeError, ValueError):  # links in a circle are no run's
         there = path.resolve()
-        if there.name in OWN and is_run(there.parent):
+        if there.name in FILES and is_run(there.parent):
             return there.parent
         stored = (folder for folder in there.parents if folder.name == CHECKPOINTS)
         return next((folder.parent for folder in stored if is_run(folder.parent)), None)

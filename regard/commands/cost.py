@@ -25,7 +25,8 @@ from regard.families.settings import Settings
 from regard.formats import moment
 from regard.models.config import ModelConfig
 from regard.models.network import BaseModel
-from regard.runs.stored_run import is_run, open_run
+from regard.runs.run_folder import is_run
+from regard.runs.stored_run import open_run
 from regard.training.memory.micro_batch import even
 from regard.training.optimization.precision import Precision
 

@@ -11,7 +11,8 @@ from regard.loading import is_folder
 from regard.models.config import ModelConfig
 from regard.models.registry import find, named, names
 from regard.runs import recipes
-from regard.runs.stored_run import config_of, is_run
+from regard.runs.run_folder import is_run
+from regard.runs.stored_run import config_of
 from regard.training.objectives import Criterion, criterion_of
 from regard.training.settings import OptimizerSettings, TrainingSettings
 

@@ -12,13 +12,14 @@ from rich.tree import Tree
 
 from regard.errors import RegardError
 from regard.families.registry import family_of
-from regard.inspection.anatomy import Part, anatomy, parameters
+from regard.inspection.anatomy import ModulePart, anatomy, parameters
 from regard.interchange.huggingface.folder import open_folder
 from regard.loading import is_folder
 from regard.models.config import ModelConfig
 from regard.models.construction import build
 from regard.models.registry import all_presets, find, named, names
-from regard.runs.stored_run import config_of, is_run
+from regard.runs.run_folder import is_run
+from regard.runs.stored_run import config_of
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,7 @@ def _config(name: str) -> ModelConfig:
         raise
 
 
-def _tree(part: Part, tree: Tree | None = None) -> Tree:
+def _tree(part: ModulePart, tree: Tree | None = None) -> Tree:
     label = Text(part.name, "cyan")
     if part.times > 1:
         label.append(f"  × {part.times}", "bold")

@@ -20,7 +20,7 @@ from regard.inspection.word_questions import (
     RESTRICT,
     Analogies,
     Likeness,
-    Section,
+    QuestionSection,
     evaluate_analogies,
     evaluate_similarity,
     is_questions,
@@ -190,7 +190,7 @@ def _figures(answers: Analogies) -> dict[str, Any]:
     }
 
 
-def _section(section: Section) -> dict[str, Any]:
+def _section(section: QuestionSection) -> dict[str, Any]:
     return {
         "name": section.name,
         "accuracy": finite(section.accuracy),

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from regard.decoding.search.beam import Found, Hypothesis, search
+from regard.decoding.search.beam import Hypothesis, SearchResult, search
 from regard.decoding.settings import Beam
 from regard.decoding.text_model import Given, TextModel
 from regard.errors import RegardError
@@ -56,7 +56,9 @@ def captioned(
     return [[_caption(speaker, begin, one, best) for best in one.hypotheses] for one in found]
 
 
-def _caption(speaker: TextModel, begin: list[int], found: Found, best: Hypothesis) -> Caption:
+def _caption(
+    speaker: TextModel, begin: list[int], found: SearchResult, best: Hypothesis
+) -> Caption:
     ids, attention = [*begin, *best.ids], found.looked(best)
     attention = None if attention is None else attention.float()
     return Caption(speaker.text(ids), ids, best.logprob, best.worth, attention)

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from regard.decoding.decode_batch import DecodeBatch, End, Token
 from regard.decoding.incremental_text import Spelling, Stops, checked_stops
-from regard.decoding.search.beam import Candidate, Found, Hypothesis, search
+from regard.decoding.search.beam import Candidate, Hypothesis, SearchResult, search
 from regard.decoding.search.speculative import Speculation
 from regard.decoding.session import check_fits
 from regard.decoding.settings import SEEDS, Beam, Sampling, require_whole
@@ -46,7 +46,7 @@ class Completion:
         return [token.id for token in self.tokens if token.end != "end"]
 
 
-class Steps(Protocol):
+class Stepper(Protocol):
     """What takes rows further: `DecodeBatch`, `Speculation`, or `Nothing` where there are none."""
 
     @property
@@ -62,7 +62,7 @@ class Stream:
     """Texts that are being written; iterate over it for the pieces as they come."""
 
     speaker: TextModel
-    steps: Steps
+    steps: Stepper
     spellings: list[Spelling | None]
     stops: list[Stops]
     ended: list[bool] = field(init=False)
@@ -194,7 +194,7 @@ def _steps(
     copies: Sequence[int],
     draft: TextModel | None,
     ahead: int,
-) -> Steps:
+) -> Stepper:
     """The rows behind their prompts, or before what they write from a source."""
     if not given:
         return Nothing()
@@ -275,7 +275,7 @@ def search_all(
 
 
 def _searched(
-    speaker: TextModel, given: Given, found: Found, row: int, short: End
+    speaker: TextModel, given: Given, found: SearchResult, row: int, short: End
 ) -> list[Completion]:
     """What a search brought for one prompt, as texts; `short` is why one that met no end ends."""
 

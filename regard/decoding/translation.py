@@ -10,7 +10,7 @@ from torch import Tensor
 
 from regard.decoding.decode_batch import End
 from regard.decoding.parallel_batches import side_by_side
-from regard.decoding.search.beam import Candidate, Found, Hypothesis, search
+from regard.decoding.search.beam import Candidate, Hypothesis, SearchResult, search
 from regard.decoding.search.minimum_risk import least_risk
 from regard.decoding.settings import Beam, Sampling, require_whole
 from regard.decoding.streams import MOST_TEXTS, Completion, continue_all
@@ -83,7 +83,7 @@ def _translation(
     source: Sequence[int],
     prefix: Sequence[int],
     hypothesis: Hypothesis,
-    found: Found,
+    found: SearchResult,
 ) -> Translation:
     ids = [*prefix, *hypothesis.ids]
     attention = found.looked(hypothesis)

@@ -4,7 +4,7 @@ run.toml               the resolved settings and versions; as a recipe it repeat
 tokenizer.json         of the text, or of both sides of pairs, or of the target
 source_tokenizer.json  of the source, where the vocabularies are separate
 model.safetensors      the weights to use: averaged, best or last
-log.jsonl, checkpoints/
+log.jsonl, status.json, checkpoints/
 """
 
 import hashlib
@@ -21,13 +21,13 @@ import torch
 from torch import Tensor
 
 from regard.errors import RegardError
-from regard.families.file_names import RUN, SOURCE_TOKENIZER, TOKENIZER, WEIGHTS
 from regard.families.registry import family_of
 from regard.families.settings import ModelSettings, Settings
 from regard.models.config import ModelConfig
 from regard.models.construction import usable
 from regard.models.network import BaseModel, SequenceModule
 from regard.runs import recipes
+from regard.runs.run_folder import RUN, SOURCE_TOKENIZER, TOKENIZER, WEIGHTS, is_run
 from regard.runs.versions import versions
 from regard.storage import make_folder, no_room, sweep, write_together
 from regard.storage.tensors import write_tensors
@@ -61,10 +61,6 @@ class Run:
                 "`regard words` looks at them"
             )
         return self.module
-
-
-def is_run(folder: Path) -> bool:
-    return (folder / RUN).is_file()
 
 
 def open_run(folder: Path, device: torch.device | str = "cpu") -> Run:
@@ -109,6 +105,18 @@ def settings_of(folder: Path) -> Settings:
             "it as a recipe to train another"
         )
     return recipes.load(str(folder / RUN))
+
+
+def is_ours(folder: Path) -> bool:
+    """True if training made this run and it is as it was written, so that it may be begun anew."""
+    try:
+        if not is_run(folder):
+            return False
+        settings_of(folder)
+        tokenizers_of(folder)
+        return bool(_noted(folder))
+    except RegardError:
+        return False
 
 
 def _noted(folder: Path) -> Mapping[str, Any]:

@@ -23,13 +23,14 @@ from regard.runs import stored_run
 from regard.runs.forecast import StepForecast, crowded, forecast, products_of, warned
 from regard.runs.resume_or_new import check_free
 from regard.runs.resuming import begun, check_begun, check_place, to_go_on_from
-from regard.runs.run_folder import check_links, clear, followed
+from regard.runs.run_folder import check_links, clear, followed, is_run
 from regard.runs.tensorboard import TENSORBOARD, TensorBoard
 from regard.runs.view.live import view
 from regard.runs.word_vectors import start_with
 from regard.storage import sweep
 from regard.storage.event_log import Log, Sink, Sinks
 from regard.storage.lock import Lock, signature
+from regard.storage.status_file import StatusFile
 from regard.training.checkpoints.reading import Checkpoint, Place, sound, stored_steps
 from regard.training.distributed.joining import unmet
 from regard.training.distributed.processes import ALONE, Processes
@@ -214,7 +215,7 @@ def _found(folder: Path, processes: Processes, average: bool) -> tuple[list[Chec
 def _kept_if_begun(lock: Lock, there: bool, processes: Processes) -> Iterator[list[Trainer]]:
     """What a run wrote goes again if no step of its loop was done: the next try finds it free."""
     folder = lock.folder
-    new = not stored_run.is_run(folder)
+    new = not is_run(folder)
     loops: list[Trainer] = []
     try:
         yield loops
@@ -228,7 +229,9 @@ def _kept_if_begun(lock: Lock, there: bool, processes: Processes) -> Iterator[li
 
 
 def _listening(made: Plan, folder: Path, console: Console, start: Place) -> Iterator[Sink]:
-    yield Log(folder, start.log)  # what was logged behind the checkpoint will be logged again
+    log = Log(folder, start.log)  # what was logged after the checkpoint will be logged again
+    yield log
+    yield StatusFile(log)
     if made.settings.training.tensorboard:
         yield TensorBoard(folder / TENSORBOARD, start.step)
     yield view(console, made.settings.training.log_every)  # the last one, which may be gone

@@ -9,7 +9,7 @@ import torch
 from command_line import call, mistake
 from safetensors.torch import load_file
 
-from regard.runs.stored_run import WEIGHTS
+from regard.runs.run_folder import WEIGHTS
 from regard.storage.tensors import write_safetensors
 
 GOOD, BAD = ("lovely", "moving", "funny"), ("dull", "slow", "flat")

@@ -17,7 +17,7 @@ from regard.models.construction import build
 from regard.models.recurrent.config import RecurrentConfig
 from regard.runs import train_run
 from regard.runs.plan import plan
-from regard.runs.stored_run import WEIGHTS
+from regard.runs.run_folder import WEIGHTS
 from regard.storage.event_log import read
 from regard.text.specials import BOS
 from regard.training.signals import Stop

@@ -9,9 +9,9 @@ from regard.data.builtin.tasks import Part
 from regard.data.feeds.images import ImageFeed, Pictures, workers_for
 from regard.data.progress import Progress
 from regard.data.readers.captions import (
+    CaptionCounts,
     Captioned,
     CaptionTexts,
-    Counts,
     EncodedCaptions,
     encode_captions,
     encode_firsts,
@@ -121,7 +121,9 @@ def prepared(settings: Settings, stages: Progress, known: Sequence[Tokenizer]) -
     )
 
 
-def decodable(images: Sequence[Captioned], pictures: Pictures, counts: Counts) -> list[Captioned]:
+def decodable(
+    images: Sequence[Captioned], pictures: Pictures, counts: CaptionCounts
+) -> list[Captioned]:
     """Those of some images that can be decoded to the end; the others are counted."""
     kept = []
     for first in range(0, len(images), AT_ONCE):

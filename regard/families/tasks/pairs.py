@@ -10,9 +10,9 @@ from regard.data.feeds.labels import LabelBatches, check_labels, strange_labels
 from regard.data.feeds.pair_batches import PairBatches
 from regard.data.progress import Progress
 from regard.data.readers.pairs import (
-    Counts,
     EncodedPairs,
     Pair,
+    PairCounts,
     PairTexts,
     clean,
     encode_pairs,
@@ -29,7 +29,7 @@ from regard.families.tasks.base import Evaluation, Sample, Trained, Work, little
 from regard.metrics.scores import Scores, by_length, compare, judge
 from regard.models.network import BaseModel, SequenceModule
 from regard.terminal import cut, in_one_line
-from regard.text.dropout import Dropout
+from regard.text.dropout import BPEDropout
 from regard.text.learning import ALL, vocabulary_for
 from regard.text.tokenizer import Kind, Tokenizer
 from regard.training.objectives import objective_for
@@ -99,7 +99,10 @@ class Translation(Work):
             raise RegardError("every pair was left out; raise data.longest or data.ratio")
         dropout = None
         if wanted.dropout:
-            dropout = Dropout(sides.source, wanted.dropout), Dropout(sides.target, wanted.dropout)
+            dropout = (
+                BPEDropout(sides.source, wanted.dropout),
+                BPEDropout(sides.target, wanted.dropout),
+            )
         seed, jitter = settings.training.seed, data.length_jitter
         return PreparedData(
             replace(settings, tokenizer=wanted, data=replace(data, longest=longest)),
@@ -206,7 +209,7 @@ class Translation(Work):
         held_out = feed.held_out(asked.batch_size)
         return measure(run.writer, objective_for(run.config, "pairs"), held_out)
 
-    def _encoded(self, run: Trained, asked: Evaluation) -> tuple[EncodedPairs, Counts]:
+    def _encoded(self, run: Trained, asked: Evaluation) -> tuple[EncodedPairs, PairCounts]:
         """The pairs to evaluate on."""
         texts, counts = _texts(run, asked.given)
         if not texts and not asked.given:
@@ -282,15 +285,15 @@ def _source(plan: Plan) -> str:
     return shlex.quote(cut(in_one_line(texts[0].source), SOURCE))
 
 
-def _texts(run: Trained, given: Sequence[str]) -> tuple[list[Pair], Counts]:
+def _texts(run: Trained, given: Sequence[str]) -> tuple[list[Pair], PairCounts]:
     """The pairs asked for, or those that the run held out."""
     if not given:
         texts = pairs_of(run.settings)
         run.check_data(texts.digest)
-        return list(texts.valid), Counts()
+        return list(texts.valid), PairCounts()
     if len(given) == 1 and given[0] in tasks.TASKS:
-        return task_pairs(given[0], TESTED, 0, "test"), Counts()
-    counts = Counts()
+        return task_pairs(given[0], TESTED, 0, "test"), PairCounts()
+    counts = PairCounts()
     return list(clean(read_pairs(given), counts)), counts
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from regard.errors import Problems, RegardError, nearest
 from regard.interchange.huggingface import FAMILIES, Family
-from regard.interchange.huggingface.family import Rule, Settings
+from regard.interchange.huggingface.family import ConfigReader, Rule
 from regard.models.construction import build
 from regard.models.transformer.config import TransformerConfig
 from regard.models.transformer.model import Transformer
@@ -62,7 +62,7 @@ def open_folder(folder: Path) -> tuple[Family, TransformerConfig, TensorFolder, 
     except RegardError as error:
         raise RegardError(f"{folder}: {error}") from None
     problems = Problems(str(folder / "config.json"))
-    arguments = family.read(Settings(found, problems), tensors, _own_head(family, tensors))
+    arguments = family.read(ConfigReader(found, problems), tensors, _own_head(family, tensors))
     problems.report()
     try:
         config = TransformerConfig(**arguments).resolved()
@@ -158,7 +158,7 @@ def config_of_folder(folder: Path) -> TransformerConfig:
     # Only of BERT's do tensors tell what parts there are; its architecture tells too.
     names = [HEAD, *([POOLER] if "BertForPreTraining" in str(found.get("architectures")) else [])]
     problems = Problems(str(path))
-    arguments = FAMILIES[kind].read(Settings(found, problems), names, own_head=False)
+    arguments = FAMILIES[kind].read(ConfigReader(found, problems), names, own_head=False)
     problems.report()
     return TransformerConfig(**arguments).resolved()
 
@@ -222,7 +222,7 @@ def _lost(family: Family, config: TransformerConfig) -> list[str]:
     keys = [field.name for field in fields(config) if field.name not in ignored]
     # Some settings are told from the tensors' names when reading; these are the ones written.
     names = {name for rule in family.rules(config) for name in rule.theirs}
-    written = Settings(family.write(config), Problems(family.name))
+    written = ConfigReader(family.write(config), Problems(family.name))
     try:
         back = TransformerConfig(**family.read(written, names, not config.tied)).resolved()
     except RegardError:

@@ -24,9 +24,10 @@ from torch import Tensor
 from regard.errors import RegardError, UnreadableError
 from regard.storage import discard, read_json, sweep
 from regard.storage.tensors import verify
+from regard.training.checkpoints import FOLDER
 from regard.training.distributed.sharding import Pieces, local
 
-FOLDER, PLACE = "checkpoints", "place.json"
+PLACE = "place.json"
 KINDS = ("model", "optimizer")
 FILE = re.compile(r"(model|optimizer)(-\d{5}-of-\d{5})?\.safetensors")
 FORMAT = 1
