@@ -107,10 +107,6 @@ COMMANDS: dict[str, Listed] = {
     "cost": Listed(
         "cost.Cost", "Tell what a model needs for a job: operations, memory, time; does it fit?"
     ),
-    "plan": Listed(
-        "plan.PlanCommand",
-        "Propose a model, tokens and batch for some text and some time, with reasons.",
-    ),
     "calibrate": Listed(
         "calibrate.Calibrate",
         "Measure this machine, in a minute or two, for what `regard cost` predicts.",

@@ -51,7 +51,6 @@ CASES = {
     "models": ["models", HOSTILE],
     "describe": ["describe", HOSTILE],
     "cost": ["cost", HOSTILE],
-    "plan": ["plan", HOSTILE],
     "calibrate": ["calibrate", "--device", HOSTILE],
 }
 

@@ -12,7 +12,7 @@ from regard.commands.printing import note
 from regard.data.readers.files import DOCUMENT, check_text, expanded, spool
 from regard.errors import RegardError
 from regard.runs.plan import BUILT_IN
-from regard.runs.run_folder import CHECKPOINTS, FILES, is_run
+from regard.runs.run_folder import CHECKPOINTS, FILES, check_place, is_run
 from regard.storage import cache_folder, replaceable, size
 
 STREAM = "-"
@@ -115,24 +115,3 @@ def _same(path: Path, name: str) -> bool:
 def _is_file(there: os.stat_result, name: str) -> bool:
     given = os.fstat(sys.stdin.fileno()) if name == STREAM else expanded(name).stat()
     return stat.S_ISREG(there.st_mode) and os.path.samestat(there, given)
-
-
-def check_spelling(path: Path) -> None:
-    """Refuse a name that is not UTF-8: the library that reads weights cannot be given it."""
-    try:
-        str(path).encode()
-    except UnicodeEncodeError:
-        raise RegardError(f"cannot write {path}: its name is not UTF-8; choose another") from None
-
-
-def check_place(path: Path) -> None:
-    """Refuse a place where neither a file nor a folder can be written."""
-    check_spelling(path)
-    near = next(place for place in (path, *path.absolute().parents) if os.path.lexists(place))
-    if near == path:
-        good = os.access(path, os.W_OK)
-    else:
-        good = near.is_dir() and os.access(near, os.W_OK | os.X_OK)
-    if not good:
-        where = "" if near == path else f" ({near} is no folder that one can write to)"
-        raise RegardError(f"cannot write {path}{where}")

@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from regard.families.registry import FAMILIES, defaults, presets
 from regard.families.settings import Settings
+from regard.models.registry import FAMILIES, defaults, presets
 from regard.runs import recipes
 
 LEARNED = ("vocabulary", "source_vocabulary")  # the tokenizer's: no setting of the model
@@ -57,21 +57,26 @@ def _list_all(console: Console) -> None:
 
 
 def _list(section: Any, console: Console, left_out: tuple[str, ...]) -> None:
-    """One table of settings; what each means is the comment beside it in the source."""
-    source = inspect.getsource(type(section))
+    """One table of settings."""
+    meanings = _meanings(inspect.getsource(type(section)))
     kinds = get_type_hints(type(section))
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=True)
     for setting in fields(section):
         if setting.name in left_out:
             continue
-        meaning = re.search(rf"^    {setting.name}:.*?#\s*(.+)$", source, re.MULTILINE)
-        said = [meaning[1]] if meaning else []
+        said = [meanings[setting.name]] if setting.name in meanings else []
         if get_origin(kinds[setting.name]) is Literal:
             said.insert(0, f"one of {', '.join(get_args(kinds[setting.name]))}")
         line = f"  {setting.name} = {toml(getattr(section, setting.name))}"
         table.add_row(Text(line), Text("; ".join(said), "dim"))
     console.print(table)
+
+
+def _meanings(source: str) -> dict[str, str]:
+    """What each setting means: the comment beside it in the source, or the one above it."""
+    found = re.findall(r"^(?:    # (.+)\n)?    (\w+): [^#\n]*(?:# (.+))?$", source, re.MULTILINE)
+    return {name: beside or above for above, name, beside in found if beside or above}
 
 
 def toml(value: Any) -> str:

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from regard.data.batch import Batch
+from regard.families.plan import Plan
 from regard.models.construction import build
-from regard.runs.resolve import Plan
 from regard.training.objectives import loss
 from regard.training.optimization.optimizers import Optimizers
 from regard.training.optimization.precision import Weights, computing

@@ -9,6 +9,7 @@ from regard.decoding.search.beam import Hypothesis, SearchResult, search
 from regard.decoding.settings import Beam
 from regard.decoding.text_model import Given, TextModel
 from regard.errors import RegardError
+from regard.models.config import Ability
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ def captioned(
     They begin with `prefix` and have at most `limit` tokens, their end included; 0: as many as the
     model knows.
     """
-    speaker.require("captioner", what="describe pictures")
+    speaker.require(Ability.CAPTION, what="describe pictures")
     begin = speaker.beginning(prefix, "caption")
     room = speaker.context - len(begin)
     if limit < 0:

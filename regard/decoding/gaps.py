@@ -12,6 +12,7 @@ from regard.decoding.sampling import check_numbers
 from regard.decoding.settings import require_whole
 from regard.decoding.text_model import TextModel
 from regard.errors import Problems, RegardError
+from regard.models.config import Ability
 from regard.models.transformer.attention import any_shape
 from regard.text.invalid_utf8 import escaped
 from regard.text.specials import MASK, SPECIALS
@@ -47,7 +48,7 @@ def filled(speaker: TextModel, text: str, top: int = 5) -> Filling:
     """
     if not isinstance(text, str):
         raise RegardError(f"give a text with gaps, not {text!r:.40}")
-    speaker.require("encoder", what="fill gaps")
+    speaker.require(Ability.FILL, what="fill gaps")
     problems = Problems("fill")
     require_whole(problems, "top", top, 1)
     problems.report()

@@ -14,6 +14,7 @@ from regard.decoding.session import check_fits
 from regard.decoding.settings import SEEDS, Beam, Sampling, require_whole
 from regard.decoding.text_model import Given, TextModel
 from regard.errors import Problems, RegardError
+from regard.models.config import Ability
 
 MOST_TEXTS = 4096  # of one prompt, side by side
 
@@ -139,7 +140,7 @@ def continue_all(
     `asked` is for all, or one for each that is given. The i-th text of a prompt is drawn with its
     seed + i. `draft` proposes `ahead` tokens at a time, which the model accepts or replaces.
     """
-    speaker.require("decoder", "encoder-decoder", what="write texts")
+    speaker.require(Ability.CONTINUE, Ability.TRANSLATE, what="write texts")
     problems = Problems("texts")
     require_whole(problems, "n", n, 1, MOST_TEXTS)
     problems.report()
@@ -211,7 +212,8 @@ def _steps(
     }
     if draft is None:
         return DecodeBatch.begin(speaker.module, prompts, settings, **common)
-    draft.require(speaker.module.config.kind, who="the draft", what="write with this model")
+    needed = speaker.module.config.abilities & {Ability.CONTINUE, Ability.TRANSLATE}
+    draft.require(*needed, who="the draft", what="generate with this model")
     speaker.require_words_of(draft, "the draft")
     longest = max(map(len, sources), default=0)
     if longest > draft.context:
@@ -257,7 +259,7 @@ def search_all(
     """The best continuations of each prompt by beam search; the best first."""
     if speaker.reads:
         raise RegardError("this model writes from sources; search with `translate` and its beam")
-    speaker.require("decoder", what="write texts")
+    speaker.require(Ability.CONTINUE, what="write texts")
     prompts = _each_read(partial(_prompt, speaker), given, "prompt")
     if limit < 1:
         raise RegardError(f"at least one token must be asked for, not {limit}")

@@ -23,6 +23,7 @@ from regard.decoding.session import DecoderSession
 from regard.decoding.text_model import TextModel, batches
 from regard.decoding.translation import WINDOW
 from regard.errors import RegardError
+from regard.models.config import Ability
 from regard.text.invalid_utf8 import replace_invalid_utf8
 from regard.text.specials import UNK
 from regard.text.tokenizer import Tokenizer
@@ -168,7 +169,7 @@ class PairAttention:
 
 def check_watchable(speaker: TextModel) -> None:
     """Refuse a model without cross-attention before any work."""
-    speaker.require("encoder-decoder", what="align words")
+    speaker.require(Ability.TRANSLATE, what="align words")
     try:
         speaker.module.start(1, 1, return_attention=True).free()
     except RegardError as error:

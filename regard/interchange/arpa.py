@@ -22,8 +22,12 @@ import numpy as np
 
 from regard.errors import RegardError
 from regard.interchange.columns import BLANKS, LineBlock
+from regard.models.counting.config import NGramConfig
+from regard.models.counting.model import NGram
+from regard.models.counting.model import tensors_of as tensors_of
 from regard.models.counting.table import Level, Table, find, in_order
 from regard.models.counting.table_check import MOST
+from regard.models.network import BaseModel
 from regard.storage import no_room, opened, replacing
 from regard.storage.line_reader import LineReader
 
@@ -36,6 +40,18 @@ BLOCK = 1 << 23  # bytes read at a time
 LONGEST = 1 << 12  # bytes of a word or a number
 LINE = 1 << 20  # bytes of a line
 COUNT = re.compile(rb"ngram\s+(\d{1,18})\s*=\s*(\d{1,18})")
+
+
+def table_of(module: BaseModel, where: object) -> Table:
+    """The table of an n-gram model, which alone an ARPA file can hold."""
+    if not isinstance(module, NGram):
+        raise RegardError(f"{where} is not an n-gram model; ARPA holds nothing else")
+    return module.table
+
+
+def config_of(table: Table, vocabulary: int) -> NGramConfig:
+    """The settings of a model with such a table."""
+    return NGramConfig(vocabulary, table.order)
 
 
 def write_arpa(table: Table, tokens: Sequence[str], path: Path) -> None:

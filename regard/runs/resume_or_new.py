@@ -8,14 +8,20 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from regard.commands.arguments import check_place, check_spelling
 from regard.data.progress import Progress
 from regard.errors import RegardError, UnreadableError
+from regard.families.plan import Plan
 from regard.families.settings import Settings
 from regard.runs import stored_run
-from regard.runs.plan import Plan, plan
+from regard.runs.plan import plan
 from regard.runs.resuming import DATA, Begun, agreed, begun, flat
-from regard.runs.run_folder import CHECKPOINTS, RUN, check_links
+from regard.runs.run_folder import (
+    CHECKPOINTS,
+    RUN,
+    check_links,
+    check_place,
+    check_spelling,
+)
 from regard.runs.status import state
 from regard.runs.stored_run import is_ours
 from regard.storage import lock

@@ -171,12 +171,6 @@ def _settings_in(about: Mapping[str, Any]) -> Flat:
     return flat(renamed(found)) if isinstance(found, Mapping) else {}
 
 
-def steps_of(stored: Checkpoint, otherwise: int) -> int:
-    """How many steps a run was to have in all when it wrote a checkpoint, if that is known."""
-    steps = _settings_in(stored.about).get(STEPS)
-    return steps if isinstance(steps, int) else otherwise
-
-
 def to_go_on_from(found: Sequence[Checkpoint], folder: Path, average: bool) -> list[Checkpoint]:
     """The checkpoints up to the one to go on from: the last, unless one before it is missed.
 

@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 
 from regard.errors import RegardError
+from regard.families.file_names import RUN, SOURCE_TOKENIZER, TOKENIZER, WEIGHTS
 from regard.runs import recipes
 from regard.runs.tensorboard import TENSORBOARD
 from regard.storage import discard, read_file, sweep
@@ -15,8 +16,6 @@ from regard.storage.event_log import LOG, STATUS
 from regard.storage.lock import LOCK
 from regard.training.checkpoints import FOLDER as CHECKPOINTS
 
-RUN, WEIGHTS = "run.toml", "model.safetensors"
-TOKENIZER, SOURCE_TOKENIZER = "tokenizer.json", "source_tokenizer.json"
 FILES = (RUN, WEIGHTS, TOKENIZER, SOURCE_TOKENIZER, LOG, STATUS, LOCK)
 # All that training writes, in the order it is taken away: whoever is killed meanwhile leaves a run
 # without a checkpoint, then what a run leaves that was killed before its run.toml.
@@ -59,3 +58,24 @@ def clear(folder: Path) -> None:
     for name in PARTS:
         discard(folder / name)
     sweep(folder)
+
+
+def check_spelling(path: Path) -> None:
+    """Refuse a name that is not UTF-8: the library that reads weights cannot be given it."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        raise RegardError(f"cannot write {path}: its name is not UTF-8; choose another") from None
+
+
+def check_place(path: Path) -> None:
+    """Refuse a place where neither a file nor a folder can be written."""
+    check_spelling(path)
+    near = next(place for place in (path, *path.absolute().parents) if os.path.lexists(place))
+    if near == path:
+        good = os.access(path, os.W_OK)
+    else:
+        good = near.is_dir() and os.access(near, os.W_OK | os.X_OK)
+    if not good:
+        where = "" if near == path else f" ({near} is no folder that one can write to)"
+        raise RegardError(f"cannot write {path}{where}")

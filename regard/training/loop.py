@@ -24,10 +24,9 @@ from regard.data.batch import Batch
 from regard.data.feeds.order import generator
 from regard.data.feeds.stream import ContinuedTextFeed
 from regard.errors import RegardError
-from regard.models.network import SequenceModule
-from regard.models.recurrent.model import Recurrent
-from regard.models.transformer.model import Transformer
-from regard.runs.resuming import steps_of
+from regard.metrics.scores import Scores
+from regard.models.config import Ability
+from regard.models.network import Network, SequenceModule
 from regard.storage.event_log import LOG
 from regard.training.carried_state import CarriedState
 from regard.training.checkpoints.reading import Checkpoint, Place
@@ -45,7 +44,7 @@ from regard.training.optimization.precision import Weights, computing
 from regard.training.optimization.schedules import factor
 from regard.training.prefetch import Ready, prefetched
 from regard.training.signals import StoppedError
-from regard.training.validation import Scores, measure
+from regard.training.validation import measure
 
 DROPOUT = 6  # what the seed is used for, beside order and masking
 MOST_SKIPPED = 20  # faults in a row that are left out: then more is wrong than a step
@@ -64,8 +63,7 @@ class Loop:
         if self.settings.recompute:
             recompute(job.module)
         if self.sharded:
-            if not isinstance(job.module, Transformer):
-                raise RegardError("only a Transformer is shared out; choose distribution ddp")
+            job.module.config.require(Ability.SHARD, "training.distribution fsdp")
             sharded(job.module, self.processes, job.precision)
         own = "float32" if self.sharded else job.precision  # sharding keeps masters by itself
         self.weights = Weights(job.module, own)
@@ -102,7 +100,7 @@ class Loop:
         """What rows remember from step to step, where they continue one another."""
         if not isinstance(self.job.feed, ContinuedTextFeed):
             return None
-        assert isinstance(self.module, Recurrent)
+        assert isinstance(self.module, Network)
         return CarriedState(self.module, self.job.feed.tracks, self.processes)
 
     @property
@@ -414,7 +412,7 @@ class Loop:
     def _onward(self, stored: Checkpoint) -> Place:
         """A checkpoint's place as it is gone on from."""
         place = stored.place
-        if self.settings.steps != steps_of(stored, self.settings.steps):
+        if self.settings.steps != stored.steps(self.settings.steps):
             place = replace(place, waited=0)  # more steps were asked for: patience begins anew
         if place.best_step not in (*self.checkpoints.steps, *self.checkpoints.spare):
             # Damaged, so that a later one is the best.

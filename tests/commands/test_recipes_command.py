@@ -6,9 +6,9 @@ from dataclasses import fields
 import pytest
 from command_line import call
 
-from regard.families.registry import FAMILIES, named, presets
 from regard.families.settings import Settings
 from regard.models.construction import build
+from regard.models.registry import FAMILIES, named, presets
 from regard.runs import recipes
 
 

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from command_line import call, mistake
 
-from regard.commands.words import labelled, table_of
 from regard.errors import RegardError
 from regard.inspection.word_questions import evaluate_analogies, evaluate_similarity
 from regard.inspection.word_table import WordTable
 from regard.interchange.word_vectors import read_vectors, write_vectors
 from regard.runs.stored_run import open_run
+from regard.runs.word_vectors import labelled, table_of
 from regard.text.specials import SPECIALS
 
 COUNTRIES = ["france", "italy", "japan", "paris", "rome", "tokyo", "apple", "pear"]

@@ -8,9 +8,9 @@ import torch
 from regard.comparison import growth as cost
 from regard.comparison.growth import Reading, growth, held_bytes, shadow_of, slope
 from regard.comparison.pace import kept_bytes
-from regard.families.registry import named
 from regard.models.construction import build
 from regard.models.counting.model import LastTokens
+from regard.models.registry import named
 
 TEXT = {
     "elman": {"width": 16},

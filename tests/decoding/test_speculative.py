@@ -61,7 +61,7 @@ class Bigrams(nn.Module):
     """The smallest model of the protocol: what follows depends on the last token alone."""
 
     class State:
-        seen = None
+        attention = None
 
         def __init__(self, rows: int) -> None:
             self.rows = rows
@@ -99,7 +99,7 @@ class Strict(nn.Module):
     """
 
     class State:
-        seen = None
+        attention = None
 
         def __init__(self, inner) -> None:
             self.inner, self.newest = inner, [0] * inner.rows

@@ -19,7 +19,6 @@ from patching import Reader, or_refusal, patched, put
 import regard
 from regard import cli
 from regard.commands import compare as compare_command
-from regard.commands import plan
 from regard.commands import runs as runs_command
 from regard.comparison import compare_runs, measuring, results
 from regard.comparison.report import page
@@ -81,15 +80,13 @@ def overrides(data: bytes, folder: Path) -> None:
 
 
 def command_line(data: bytes, folder: Path) -> None:
-    """A command's words are parsed, and its durations and sizes; nothing is run."""
+    """A command's words are parsed, and its sizes; nothing is run."""
     name, *words = data.decode("utf-8", "surrogateescape").split("\n")
     if name in cli.COMMANDS:
         settings = (tyro.conf.FlagCreatePairsOff,)
         command, registry = cli.COMMANDS[name].load(), cli._registry()
         with suppress(SystemExit):
             tyro.cli(command, prog=name, args=words, config=settings, registry=registry)
-    elif name == "budget":
-        plan.budget_of("\n".join(words))
     elif name == "parameters":
         compare_command._number("\n".join(words))
 
@@ -125,7 +122,7 @@ def gone_on(stored: Checkpoint) -> None:
     stored.verify()
     stored.fill("model", {"a": torch.zeros(2, 2), "b": torch.zeros(1, dtype=torch.int64)})
     dict(stored.weights())
-    resuming.steps_of(stored, 3)
+    stored.steps(3)
     stored.place.table()
     resuming.check_place(stored, good.place()["about"])
 

@@ -85,7 +85,7 @@ def test_pairs_of_any_lengths_are_watched_in_order_as_each_alone(rows):
     assert [(one.source.text, one.target.text) for one in found] == pairs
     for pair, one in zip(pairs, found, strict=True):
         assert one.attention.shape == (2, 2, len(pair.target) + 1, len(pair.source) + 1)
-        assert torch.equal(one.attention, watched_pair(speaker, pair, "characters").seen)
+        assert torch.equal(one.attention, watched_pair(speaker, pair, "characters").attention)
 
 
 def test_heads_are_chosen_as_asked_and_by_default_are_those_of_translations():

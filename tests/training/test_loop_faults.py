@@ -12,12 +12,12 @@ from tiny_jobs import Made, Poisoned, Stopping, by_hand, job_of, model_of, ready
 
 from regard.data.batch import Batch
 from regard.errors import RegardError
+from regard.metrics.scores import Scores
 from regard.training.checkpoints.reading import sound
 from regard.training.job import Job
 from regard.training.loop import MOST_SKIPPED, MOST_TURNS, Loop
 from regard.training.optimization import faults
 from regard.training.optimization.averaging import mean
-from regard.training.validation import Scores
 
 FEED = Made("causal")
 WHAT = ("loss", "gradient", "spike")

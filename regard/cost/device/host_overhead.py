@@ -21,8 +21,8 @@ from regard.cost import jobs, measured
 from regard.cost.device.ceilings import Device
 from regard.cost.jobs import Counted, Shape
 from regard.cost.predict import How, host_counts, timed
-from regard.families.registry import named
 from regard.models.config import ModelConfig
+from regard.models.registry import named
 
 # What may take time in each phase. Going back, no module is entered; an optimizer has few calls for
 # many tensors, which are large.

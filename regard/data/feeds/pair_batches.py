@@ -49,6 +49,7 @@ class PairBatches:
     seed: int = 0
     dropout: tuple[BPEDropout, BPEDropout] | None = None  # BPE-dropout of the two sides
     spread: int = 0  # tokens by which lengths in a batch may differ more
+    telling = 20  # steps that show how lengths vary
     _plans: dict[int, list[np.ndarray]] = field(default_factory=dict, init=False, repr=False)
     _ends: list[int] = field(default_factory=lambda: [0], init=False, repr=False)  # of epochs
     _lock: threading.RLock = field(default_factory=threading.RLock, init=False, repr=False)

@@ -15,7 +15,7 @@ from regard.decoding.attention_weights import attended
 from regard.decoding.sampling import log_probabilities
 from regard.decoding.text_model import TextModel
 from regard.errors import RegardError
-from regard.models.config import ModelConfig
+from regard.models.config import Ability, ModelConfig
 from regard.models.masks import Mask
 from regard.models.network import SequenceModule
 from regard.models.protocol import Memory, State
@@ -63,7 +63,7 @@ class States:
             part.free()
 
 
-class Ensemble(nn.Module):
+class Ensemble(SequenceModule):
     """Models of one kind and vocabulary as one; they may differ in everything else."""
 
     def __init__(self, members: Sequence[SequenceModule]) -> None:
@@ -141,7 +141,7 @@ def together(speakers: Sequence[TextModel], names: Sequence[str]) -> TextModel:
         raise RegardError("an ensemble needs at least one model")
     first = speakers[0]
     for name, other in zip(names, speakers, strict=True):
-        other.require("decoder", "encoder-decoder", what="be of an ensemble")
+        other.require(Ability.CONTINUE, Ability.TRANSLATE, what="be of an ensemble")
         first.require_words_of(other, name)
     joint = Ensemble([one.module for one in speakers])
     for name, other in zip(names, speakers, strict=True):

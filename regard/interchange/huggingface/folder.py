@@ -25,6 +25,7 @@ from regard.storage.tensors import (
     write_tensors,
 )
 
+HEAD, POOLER = "cls.predictions.transform.dense.weight", "bert.pooler.dense.weight"  # of BERT
 # Settings that do not change what a trained model computes, and need not survive.
 TRAINING_ONLY = ("dropout", "attention_dropout", "activation_dropout", "initialisation")
 
@@ -143,6 +144,30 @@ def _part(rule: Rule, tensor: Tensor) -> dict[str, Tensor]:
         return {name: tensor.clone() for name in (*rule.theirs, *rule.copies)}
     parts = tensor.split(rule.sizes) if rule.sizes else (tensor,)
     return dict(zip(rule.theirs, parts, strict=True))
+
+
+def config_of_folder(folder: Path) -> TransformerConfig:
+    """The model of a Hugging Face folder, whether or not its weights are there."""
+    path = folder / "config.json"
+    if any(folder.glob("*.safetensors")) or not path.is_file():
+        return open_folder(folder)[1]
+    found = read_json(path)
+    kind = str(found.get("model_type"))
+    if kind not in FAMILIES:
+        raise RegardError(f"{path}: model type {kind!r} is not one that Regard reads")
+    # Only of BERT's do tensors tell what parts there are; its architecture tells too.
+    names = [HEAD, *([POOLER] if "BertForPreTraining" in str(found.get("architectures")) else [])]
+    problems = Problems(str(path))
+    arguments = FAMILIES[kind].read(ConfigReader(found, problems), names, own_head=False)
+    problems.report()
+    return TransformerConfig(**arguments).resolved()
+
+
+def savable(module: object) -> Transformer:
+    """The module, if a folder can hold it."""
+    if not isinstance(module, Transformer):
+        raise RegardError("a Hugging Face folder holds a Transformer; this model is not one")
+    return module
 
 
 def save_folder(

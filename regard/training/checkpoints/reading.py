@@ -104,6 +104,13 @@ class Checkpoint:
             for kind, names in self.files.items()
         }
 
+    def steps(self, otherwise: int) -> int:
+        """How many steps the run was to have in all when it was written, if that is known."""
+        settings = self.about.get("settings")
+        training = settings.get("training") if isinstance(settings, Mapping) else None
+        steps = training.get("steps") if isinstance(training, Mapping) else None
+        return steps if isinstance(steps, int) else otherwise
+
     def verify(self) -> None:
         """Raise a RegardError that names the first tensor whose checksum is not its own."""
         for names in self.files.values():

@@ -19,10 +19,7 @@ from torch import Tensor
 from regard.data.feeds.order import generator, shuffled
 from regard.data.feeds.phrases import Ids
 from regard.errors import Problems, RegardError
-from regard.models.kernels.linear import quick_products
-from regard.models.word_vectors.model import Word2VecConfig, WordVectors
-from regard.text.specials import BOS, EOS, SPECIALS
-from regard.training.word2vec.groups import (
+from regard.families.word_vectors.groups import (
     LOSSES,
     Columns,
     Cut,
@@ -33,7 +30,10 @@ from regard.training.word2vec.groups import (
     Loss,
     learn,
 )
-from regard.training.word2vec.methods import CUTS, METHODS, Method
+from regard.families.word_vectors.methods import CUTS, METHODS, Method
+from regard.models.kernels.linear import quick_products
+from regard.models.word_vectors.model import Word2VecConfig, WordVectors
+from regard.text.specials import BOS, EOS, SPECIALS
 
 PIECE = 1 << 15  # tokens that a step reads; windows do not reach out of it
 # Learning rates at first, which are word2vec's own.
