@@ -17,8 +17,8 @@ from regard.data.batch import padded
 from regard.data.readers.pairs import EncodedPairs
 from regard.data.token_files import Tokens
 from regard.models.config import Ability
+from regard.models.kernels.attention import any_shape
 from regard.models.network import SequenceModule
-from regard.models.transformer.attention import any_shape
 from regard.text.specials import BOS, EOS, PAD
 from regard.training.validation import at_rest
 

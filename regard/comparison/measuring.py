@@ -27,7 +27,7 @@ from regard.runs.stored_run import Run
 from regard.storage import event_log, make_folder, read_json, write_json
 from regard.training.validation import translations
 
-VERSION = 2  # of the measurements; what others made is made again
+VERSION = 3  # of the measurements; what others made is made again
 LENGTHS = {False: (64, 128, 256, 512, 1024, 2048), True: (32, 64, 128, 256, 512)}  # by pairs
 LONGEST = 256  # tokens of context that are given at most
 ROWS = 32  # sources that are translated at once

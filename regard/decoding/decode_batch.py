@@ -19,7 +19,7 @@ from regard.decoding.sampling import (
     distribution,
     draw,
 )
-from regard.decoding.session import DecoderSession, check_fits, closed_up
+from regard.decoding.session import DecoderSession, check_fits
 from regard.decoding.settings import TEXT, Sampling, SpecialTokens
 from regard.decoding.stable_topk import stable_topk
 from regard.errors import RegardError
@@ -137,17 +137,16 @@ class DecodeBatch:
 
     def leave(self) -> None:
         """Rows that have ended give their place away."""
-        kept = closed_up([not row.ended for row in self.rows])
-        if len(kept) == len(self.rows):
-            return
-        self.rows = [self.rows[index] for index in kept]
-        if kept:
-            self.prefix.reorder(kept)
+        ended = [index for index, row in enumerate(self.rows) if row.ended]
+        if len(ended) == len(self.rows):
+            self.rows = []
+            self.prefix.state.free()
+        elif ended:
+            kept = self.prefix.release(ended)
+            self.rows = [self.rows[index] for index in kept]
             self.columns = self.columns.kept(kept)
             if self.standing is not None:
                 self.standing = self.standing[torch.tensor(kept, device=self.standing.device)]
-        else:
-            self.prefix.state.free()
 
     def _choose(self, logits: Tensor) -> list[int]:
         """A token for each row, of logits (rows, vocabulary)."""

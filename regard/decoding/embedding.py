@@ -10,8 +10,8 @@ from regard.decoding.sampling import check_numbers
 from regard.decoding.text_model import Given, TextModel, batches, padded_rows
 from regard.errors import Problems, RegardError, nearest
 from regard.models.config import Ability
+from regard.models.kernels.attention import any_shape
 from regard.models.network import Network
-from regard.models.transformer.attention import any_shape
 
 Pool = Literal["mean", "first", "last"]
 POOLS = get_args(Pool)

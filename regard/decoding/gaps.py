@@ -13,7 +13,7 @@ from regard.decoding.settings import require_whole
 from regard.decoding.text_model import TextModel
 from regard.errors import Problems, RegardError
 from regard.models.config import Ability
-from regard.models.transformer.attention import any_shape
+from regard.models.kernels.attention import any_shape
 from regard.text.invalid_utf8 import escaped
 from regard.text.specials import MASK, SPECIALS
 from regard.text.tokenizer import Tokenizer

@@ -13,8 +13,8 @@ from regard.decoding.search.ensemble import Ensemble
 from regard.decoding.text_model import Given, TextModel, batches, padded_rows
 from regard.errors import Problems, RegardError
 from regard.models.config import Ability
+from regard.models.kernels.attention import any_shape
 from regard.models.network import Network
-from regard.models.transformer.attention import any_shape
 
 LOGITS = 1 << 24  # there at once: 64 MB, however many texts are read together
 

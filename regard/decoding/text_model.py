@@ -15,9 +15,9 @@ from regard.data.batch import padded
 from regard.decoding.settings import SpecialTokens
 from regard.errors import RegardError
 from regard.models.config import Ability
+from regard.models.kernels.attention import any_shape
 from regard.models.network import Network, SequenceModule
 from regard.models.protocol import Memory
-from regard.models.transformer.attention import any_shape
 from regard.text.invalid_utf8 import replace_invalid_utf8
 from regard.text.tokenizer import Tokenizer
 

@@ -171,7 +171,7 @@ def check_watchable(speaker: TextModel) -> None:
     """Refuse a model without cross-attention before any work."""
     speaker.require(Ability.TRANSLATE, what="align words")
     try:
-        speaker.module.start(1, 1, return_attention=True).free()
+        speaker.module.start(batch_size=1, capacity=1, return_attention=True).free()
     except RegardError as error:
         raise RegardError(f"nothing can be aligned: {error}") from None
 

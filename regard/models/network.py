@@ -35,8 +35,8 @@ class SequenceModule(BaseModel):
         """Read a source (rows, positions) once, for any number of calls."""
         raise RegardError(f"this model ({self.config.kind}) reads no source; give it tokens only")
 
-    def start(self, rows: int, room: int, *, return_attention: bool = False) -> State:
-        """An empty state for `rows` sequences of up to `room` tokens."""
+    def start(self, batch_size: int, capacity: int, *, return_attention: bool = False) -> State:
+        """An empty state for `batch_size` sequences of up to `capacity` tokens each."""
         raise NotImplementedError
 
     def logprobs(self, rows: Sequence[Sequence[int]]) -> list[list[float]] | None:

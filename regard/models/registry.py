@@ -17,6 +17,7 @@ FAMILIES = (
     "transformer",
     "recurrent",
     "convolution",
+    "linear_recurrence",
     "counting",
     "word_vectors",
     "bag",

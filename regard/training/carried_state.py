@@ -19,7 +19,7 @@ class CarriedState:
 
     def __init__(self, module: Network, rows: int, processes: Processes) -> None:
         self.module, self.processes = module, processes
-        begun: Any = module.start(rows, 1)
+        begun: Any = module.start(batch_size=rows, capacity=1)
         self.whole: list[Tensor] = begun.tensors()
         self.mine = torch.zeros(rows, dtype=torch.bool, device="cpu")  # rows computed here
 

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,7 @@ from regard.training.optimization.precision import Weights, computing
 from regard.training.optimization.schedules import factor
 from regard.training.prefetch import Ready, prefetched
 from regard.training.signals import StoppedError
+from regard.training.step import TrainingStep
 from regard.training.validation import measure
 
 DROPOUT = 6  # what the seed is used for, beside order and masking
@@ -69,8 +71,9 @@ class Loop:
         self.weights = Weights(job.module, own)
         self.optimizers = Optimizers(job.module, self.weights.masters, job.settings.optimizer)
         self.guard = Guard(job.device, self.settings.spike, self.settings.on_fault != "skip")
+        mixed = partial(computing, job.precision, job.device, job.objective.varied)
+        self.step = TrainingStep(self._answer(), self.weights, self.optimizers, self.guard, mixed)
         self.mean = RunningMean(self.weights, self.settings.ema) if self.settings.ema else None
-        self.answer = self._answer()
         self.carried = self._carried()
         self.vote = Vote(self.processes)
         self.meter = Meter(
@@ -171,17 +174,14 @@ class Loop:
     def _step(self, number: int, ready: Ready) -> None:
         """One optimizer step; what it gave is left on the device for the meter."""
         total = self._gradients(number, ready)
-        self.weights.gather()
-        norm = self.optimizers.norm()
-        good = self.guard.judge(number, total / max(ready.whole.valid, 1), norm)
+        norm, good = self.step.judge(number, total, ready.whole.valid)
         if self.carried:
             self.carried.settle(good)
         schedule = self.job.settings.schedule
         rate = factor(schedule, number, self.settings.steps, self.place.cuts)
         with self.job.stop.noted():
             self.torn = True
-            self.optimizers.step(rate, norm, good)
-            self.weights.publish()
+            self.step.update(rate, norm, good)
             if self.mean:
                 self.mean.update(number)
             self.meter.add(total, norm, good, ready.parts, ready.whole.valid)
@@ -196,20 +196,18 @@ class Loop:
 
     def _gradients(self, number: int, ready: Ready) -> Tensor:
         """Compute this process's parts; the summed loss of all parts of all processes."""
-        job, count = self.job, self.processes.count
-        total = torch.zeros((), device=job.device)
+        total = torch.zeros((), device=self.job.device)
+        count = self.processes.count
         weight = count / max(ready.whole.valid, 1)  # gradients are means over the processes
         for place, (index, part, counts) in enumerate(ready.mine, start=1):
             # Dropout too follows from the place alone, whichever process is there.
             self._seed_dropout(number, index)
             first = sum(one.rows for one in ready.parts[:index])
             state = self.carried.part(part, first) if self.carried else None
-            with last_part(self.answer, place == len(ready.mine)):
-                with computing(job.precision, job.device, job.objective.varied):
-                    value = self.answer(part, state)
-                (value * weight * counts).backward()
+            with last_part(self.step.answer, place == len(ready.mine)):
+                value = self.step.backward(part, weight * counts, state)
             if counts:
-                total += value.detach()
+                total += value
             if self.carried and state is not None and counts:
                 self.carried.keep(state, first)
         return self.processes.summed(total)

@@ -62,7 +62,7 @@ def measure(
         for _, batch, counts in _dealt(batches, processes):
             here = batch.to(device)
             if here.fresh is not None and state is None:
-                state = module.start(here.rows, 1)
+                state = module.start(batch_size=here.rows, capacity=1)
             logits = objective.logits(module, here, state)
             if counts:
                 total += loss(logits, here.targets).double()

@@ -44,6 +44,7 @@ NAMES = (
     "luong",
     "conv",
     "conv-pairs",
+    "linear-recurrence",
     "bag-linear",
     "bag-perceptron",
 )

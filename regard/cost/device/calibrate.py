@@ -20,7 +20,6 @@ from torch.nn import functional as F
 
 from regard.cost import measured
 from regard.cost.device.ceilings import (
-    SHEETS,
     Device,
     Grid,
     cache_bytes,
@@ -33,6 +32,7 @@ from regard.cost.trace.fake_device import Kind
 from regard.cost.trace.tracer import tracing
 from regard.models.kernels.dropout import WORDS
 from regard.models.kernels.linear import product, products_by_onednn, trained_by_onednn
+from regard.training.datasheets import SHEETS, named_in
 from regard.training.memory.allocator import keep_freed
 
 aten = torch.ops.aten
@@ -363,7 +363,8 @@ def calibrate(
     kernel = _kernel(clock)
     fixed, memory = _memory(device)
     near = cache_bytes(device)
-    link = next((s.link for name, s in SHEETS.items() if name in here(device.type).split("-")), 0.0)
+    sheet = named_in(here(device.type))
+    link = SHEETS[sheet].link if sheet else 0.0
     found = Device(
         here(device.type),
         kind,

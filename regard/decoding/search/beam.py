@@ -29,12 +29,12 @@ from torch import Tensor
 from regard.decoding.attention_weights import attended
 from regard.decoding.parallel_batches import GivenUp
 from regard.decoding.sampling import NOTHING, check_numbers, log_probabilities
-from regard.decoding.session import DecoderSession, closed_up
+from regard.decoding.session import DecoderSession
 from regard.decoding.settings import TARGET, Beam, SpecialTokens
 from regard.decoding.stable_topk import stable_topk
 from regard.errors import RegardError
 from regard.models.masks import QueryKeyRange, fitting
-from regard.models.protocol import Memory, SequenceModel
+from regard.models.protocol import Memory, SequenceModel, closed_up
 
 Fate = Literal["kept", "ended", "dropped"]
 

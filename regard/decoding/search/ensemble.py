@@ -54,6 +54,16 @@ class States:
         for part in self.parts:
             part.reorder(rows)
 
+    def admit(self, other: "States") -> None:
+        if not isinstance(other, States) or len(other.parts) != len(self.parts):
+            raise RegardError("rows can be admitted only from a state of the same models")
+        for part, more in zip(self.parts, other.parts, strict=True):
+            part.admit(more)
+
+    def release(self, rows: Sequence[int]) -> list[int]:
+        *_, kept = [part.release(rows) for part in self.parts]  # each says the same
+        return kept
+
     def rollback(self, counts: Sequence[int]) -> None:
         for part in self.parts:
             part.rollback(counts)
@@ -111,10 +121,13 @@ class Ensemble(SequenceModule):
         parts = tuple(member.encode(source, lengths, mask) for member in self.writers)
         return Memories(parts[0].values, parts[0].mask, parts=parts)
 
-    def start(self, rows: int, room: int, *, return_attention: bool = False) -> States:
+    def start(self, batch_size: int, capacity: int, *, return_attention: bool = False) -> States:
         """An empty state of every member."""
         return States(
-            [member.start(rows, room, return_attention=return_attention) for member in self.writers]
+            [
+                member.start(batch_size, capacity, return_attention=return_attention)
+                for member in self.writers
+            ]
         )
 
     @property

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from regard.decoding.decode_batch import DecodeBatch, DecodeRow, Token, logprobs, most_probable
 from regard.decoding.sampling import SamplingBatch, distribution, draw
-from regard.decoding.session import DecoderSession, closed_up
+from regard.decoding.session import DecoderSession
 from regard.decoding.settings import TEXT, Sampling, SpecialTokens
 from regard.errors import RegardError
 from regard.models.protocol import Memory, SequenceModel
@@ -112,11 +112,11 @@ class Speculation:
 
     def _leave(self) -> None:
         """Rows that have ended give their place away, on both sides."""
-        kept = closed_up([not row.ended for row in self.writing.rows])
-        if kept:
-            self.draft.reorder(kept)
-        elif self.writing.rows:
+        ended = [index for index, row in enumerate(self.writing.rows) if row.ended]
+        if len(ended) == len(self.writing.rows):
             self.draft.state.free()
+        elif ended:
+            self.draft.release(ended)
         self.writing.leave()
 
     def _propose(self) -> tuple[list[list[int]], list[Tensor]]:

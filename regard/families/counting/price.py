@@ -126,7 +126,7 @@ def ngram(model: NGram, shape: Shape, new: int = 0) -> Counted:
     """
     text = ngram_text(model, shape.tokens + max(new - 1, 0))
     rows = torch.tensor([text] * shape.rows)
-    state = model.start(shape.rows, shape.tokens + new)
+    state = model.start(batch_size=shape.rows, capacity=shape.tokens + new)
     steps = [rows[:, i : i + 1] for i in range(shape.tokens, len(text))]
     with _watching(model) as tally:
         for part in (rows[:, : shape.tokens], *steps):

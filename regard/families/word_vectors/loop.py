@@ -18,8 +18,9 @@ from torch import Tensor
 from regard.data.feeds.phrases import Ids, Joined
 from regard.data.feeds.stream import TextFeed
 from regard.errors import RegardError
-from regard.families.word_vectors.steps import VectorSteps, one_thread
+from regard.families.word_vectors.steps import VectorSteps
 from regard.families.word_vectors.walk import Walk
+from regard.models.kernels.threads import one_thread
 from regard.models.word_vectors.model import WordVectors
 from regard.storage.event_log import LOG
 from regard.storage.tensors import is_finite
