@@ -29,8 +29,6 @@ from regard.errors import Problems, RegardError
 from regard.families.data.images import SCENES
 from regard.families.registry import find
 from regard.families.settings import ModelSettings, Settings
-from regard.models.config import ModelConfig
-from regard.models.construction import build
 from regard.models.counting.model import NGramConfig
 from regard.models.word_vectors.model import Word2VecConfig
 from regard.runs import recipes
@@ -231,7 +229,7 @@ def describe(made: Plan, folder: Path, console: Console, full: bool) -> None:
     config, training = made.config, made.settings.training
     facts = dict(made.data)
     if full:
-        facts["model"] = f"{made.settings.model.preset}: {_model(config)}"
+        facts["model"] = f"{made.settings.model.preset}: {_model(made)}"
         if isinstance(config, Word2VecConfig):
             facts["steps"] = f"{training.steps:,}, {training.epochs:g} passes over the text"
         elif not isinstance(config, NGramConfig):
@@ -267,13 +265,15 @@ def describe(made: Plan, folder: Path, console: Console, full: bool) -> None:
                 console.print(Text(f"{key} = {toml(value)}"), soft_wrap=True)
 
 
-def _model(config: ModelConfig) -> str:
+def _model(made: Plan) -> str:
     """A model in a few words."""
+    config = made.config
     if isinstance(config, NGramConfig):
         return f"{config.order}-gram, {config.smoothing}"
     if isinstance(config, Word2VecConfig):
         return f"{config.method} with loss {config.loss}, width {config.width}"
-    count = sum(weight.numel() for weight in build(config, "meta").parameters())
+    assert made.traces is not None
+    count = made.traces.parameters
     layers = f", {config.layers} layers" if hasattr(config, "layers") else ""
     return f"{config.kind}, {count:,} parameters{layers}, width {config.width}"
 

@@ -145,7 +145,7 @@ def _best(measure: Callable[[], float]) -> float:
     return min(times)
 
 
-def _timed(work: Callable[[], None], device: torch.device) -> float:
+def _timed(work: Callable[[], object], device: torch.device) -> float:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     begin = time.perf_counter()

@@ -3,31 +3,30 @@
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
-from torch import Tensor
 
-from regard.data.batch import Batch, Feed
-from regard.data.feeds.images import ImageFeed
-from regard.data.feeds.stream import TextFeed
+from regard.cost.jobs import Shape
+from regard.cost.step_traces import UNCOUNTED, StepTraces
+from regard.data.batch import Feed
 from regard.errors import RegardError
 from regard.families.settings import Settings
 from regard.models.bag.model import BagConfig
 from regard.models.captioner.config import CaptionConfig
 from regard.models.config import ModelConfig
-from regard.models.construction import build
+from regard.models.construction import Prebuilt, build
 from regard.models.convolution.config import ConvolutionConfig
 from regard.models.counting.model import NGramConfig
 from regard.models.recurrent.config import RecurrentConfig
 from regard.models.transformer.config import TransformerConfig
 from regard.models.word_vectors.model import Word2VecConfig
 from regard.text.tokenizer import Tokenizer
-from regard.training.job import Answer, recompute
 from regard.training.memory.check import enough, unfit
-from regard.training.memory.micro_batch import rows_that_fit
-from regard.training.objectives import Objective, criterion_of, objective_for
+from regard.training.memory.micro_batch import MOST_CPU, counted_rows, even, most_rows, tried_rows
+from regard.training.objectives import Objective, objective_for
 from regard.training.optimization.optimizers import GENTLE, STEEP, peak_for
-from regard.training.optimization.precision import Precision, choose, computing
+from regard.training.optimization.precision import Precision, choose
 from regard.training.optimization.schedules import warmup
 from regard.training.word2vec.steps import RATES
 
@@ -57,6 +56,14 @@ class Plan:
     valid_tokens: int
     digest: str = ""  # of data and division
     unfit: str = ""  # why there is no memory for it; then it can only be described
+    traces: StepTraces | None = None  # of its steps, where it has such
+    built: Prebuilt | None = None  # what was tried to see how many rows fit
+
+    def module(self) -> Any:
+        """The module of a new run, by its seed: the one that was tried, or one built now."""
+        torch.manual_seed(self.settings.training.seed)
+        tried = self.built.take() if self.built else None
+        return build(self.config, self.device) if tried is None else tried
 
 
 @dataclass(frozen=True)
@@ -94,18 +101,22 @@ def resolve(made: PreparedData, device: torch.device) -> Plan:
     if training.epochs:
         training = replace(training, steps=_steps(feed, training.epochs))
         settings = replace(settings, training=training)
-    lacking = unfit(settings.model.preset, config, settings, device, precision)
-    rows = training.micro_batch_size or int(bool(lacking))
-    if not rows:
+    traces = StepTraces(config, settings, device, precision)
+    lacking = unfit(settings.model.preset, traces.parameters, settings, device, precision)
+    rows, built = training.micro_batch_size or int(bool(lacking)), None
+    if not rows and device.type != "cuda":
+        rows = _rows(feed, traces)
+    elif not rows:
         with enough(device):
-            rows = _rows(config, objective, feed, settings, device, precision)
+            built = Prebuilt(config, device, training.seed)
+            rows = tried_rows(built.module, objective, feed, settings, device, precision)
     steps = training.steps
     every = training.validate_every or min(steps, max(OFTEN, steps // 20))
     training = replace(
         training,
         device=str(device),
         precision=precision,
-        compile="yes" if _compiled(settings, config, device) else "no",
+        compile="yes" if _compiled(settings, traces, device) else "no",
         validate_every=every,
         checkpoint_every=training.checkpoint_every or every,
         sample_every=training.sample_every or every,
@@ -116,7 +127,8 @@ def resolve(made: PreparedData, device: torch.device) -> Plan:
     optimizer = replace(optimizer, learning_rate=optimizer.learning_rate or usual)
     schedule = replace(settings.schedule, warmup=warmup(settings.schedule, steps))
     settings = replace(settings, training=training, optimizer=optimizer, schedule=schedule)
-    return replace(_planned(made, settings, objective, device, feed), unfit=lacking)
+    planned = _planned(made, settings, objective, device, feed)
+    return replace(planned, unfit=lacking, traces=traces, built=built)
 
 
 def _steep(config: ModelConfig) -> float:
@@ -230,65 +242,27 @@ def _once(made: PreparedData, objective: Objective, steps: int) -> Plan:
 WORTH_COMPILING = 2e16
 
 
-def _compiled(settings: Settings, config: ModelConfig, device: torch.device) -> bool:
+def _compiled(settings: Settings, traces: StepTraces, device: torch.device) -> bool:
     """Compiling pays on a GPU, for rows of one shape, when there is enough to do."""
     training = settings.training
-    if training.compile == "auto" and not isinstance(config, TransformerConfig):
+    if training.compile == "auto" and not isinstance(traces.config, TransformerConfig):
         return False  # recurrence is one kernel already
     if training.compile == "auto":
-        weights = sum(weight.numel() for weight in build(config, "meta").parameters())
-        flops = 6.0 * weights * training.tokens_per_step * training.steps
+        flops = 6.0 * traces.parameters * training.tokens_per_step * training.steps
         return device.type == "cuda" and not settings.data.pairs and flops > WORTH_COMPILING
     return training.compile == "yes"
 
 
-def _rows(
-    config: ModelConfig,
-    objective: Objective,
-    feed: Feed,
-    settings: Settings,
-    device: torch.device,
-    precision: Precision,
-) -> int:
-    """How many rows to compute at once: all of a step's, or as many as fit the memory."""
-    module, training = build(config, device), settings.training
-    if precision == "bf16-weights":
-        module.to(torch.bfloat16)
-    batch = _widest(feed)
-    answer = Answer(module, objective, criterion_of(training))
-    beside: list[Tensor] = []
-    if device.type == "cuda":  # elsewhere what a row keeps is counted, not tried
-        if training.recompute:
-            recompute(module)
-        # Moments take their room from the start; so do masters and their gradients, and means.
-        copies = 2 + 2 * (precision == "bf16-weights") + 2 * bool(training.ema)
-        weights = [weight for weight in module.parameters() for _ in range(copies)]
-        beside = [torch.empty_like(weight, dtype=torch.float32) for weight in weights]
+def _rows(feed: Feed, traces: StepTraces) -> int:
+    """How many rows to compute at once on a CPU."""
 
-    def attempt(rows: int) -> None:
-        part = _repeated(batch, rows).to(device)
-        with computing(precision, device, objective.varied):
-            answer(part).backward()
-        module.zero_grad(set_to_none=True)
+    def held(rows: int, tokens: int, source: int) -> tuple[int, int]:
+        counted = traces.of(Shape(rows, tokens, source))
+        gradients = 4 * counted.parameters
+        there = counted.weights + gradients + counted.memory["optimizer"]
+        return there, counted.memory["activations"]
 
-    most = max(step.rows for step in _first_steps(feed))
-    fitting = rows_that_fit(attempt, most, device)
-    del beside
-    return fitting
-
-
-def _first_steps(feed: Feed) -> list[Batch]:
-    """Enough steps to see how rows vary: not at all in a stream, and pictures are alike."""
-    few = {TextFeed: 1, ImageFeed: 3}
-    steps = next((few[kind] for kind in few if isinstance(feed, kind)), 20)
-    return [feed.step(step) for step in range(steps)]
-
-
-def _widest(feed: Feed) -> Batch:
-    """One row as long as rows get, sources too."""
-    batch = max(_first_steps(feed), key=lambda found: found.positions / found.rows)
-    return batch.each(lambda tensor: tensor[:1])
-
-
-def _repeated(batch: Batch, rows: int) -> Batch:
-    return batch.each(lambda tensor: tensor.expand(rows, *tensor.shape[1:]).contiguous())
+    try:
+        return counted_rows(feed, held)
+    except UNCOUNTED:  # then it is something small
+        return even(min(most_rows(feed), MOST_CPU), most_rows(feed))

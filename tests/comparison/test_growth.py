@@ -37,7 +37,9 @@ def config_of(name):
     return replace(named(name), vocabulary=50, **changes)
 
 
-@pytest.mark.parametrize("name", ["gpt2-tiny", "regard-2", "lstm", "conv", "transformer-tiny", "rnn"])
+@pytest.mark.parametrize(
+    "name", ["gpt2-tiny", "regard-2", "lstm", "conv", "transformer-tiny", "rnn"]
+)
 def test_compare_and_cost_count_the_same_operations(capsys, name):
     length = 6
 
