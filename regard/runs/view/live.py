@@ -29,9 +29,7 @@ from regard.terminal import in_one_line, literal, message
 PLAIN_WIDTH = 119  # characters in a line of the plain view
 CELL_WIDTH = 26  # at least, for a name and its value in the panel: two fit 60 columns
 GAP = 3  # between cells
-CURVE = 2  # lines of the panel
-SAMPLE = {"prompt": 1, "text": 3, "source": 1, "written": 1, "target": 1}  # lines of the panel
-NAME_WIDTH = 8  # of these names
+CURVE, SAMPLE = 2, 4  # lines of the panel
 SMOOTHED = 20  # steps whose mean loss is shown
 REFRESH_SECONDS = 0.25
 MESSAGES = ("counted", "vectors", "warning", "resume", "fault", "back", "cost")  # for people
@@ -135,22 +133,10 @@ def closing(event: Event) -> str:
     return words
 
 
-def sample(event: Event, width: int, console: Console, short: bool = False) -> list[str]:
-    """Lines of what the model was given, what it wrote and what was right, each by its name."""
-    parts = {
-        key: literal(event[key], console.encoding) for key in SAMPLE if event.get(key) is not None
-    }
-    if "text" in parts:
-        parts["text"] = parts["text"].removeprefix(parts.get("prompt", ""))
-    lines = []
-    for key, text in parts.items():
-        found = [line.plain for line in Text(text).wrap(console, width - NAME_WIDTH)]
-        if short and len(found) > SAMPLE[key]:
-            last = Text(found[SAMPLE[key] - 1] + " " * width)
-            last.truncate(width - NAME_WIDTH, overflow="ellipsis")
-            found[SAMPLE[key] - 1 :] = [last.plain]
-        lines += [f"{key * (not i):<{NAME_WIDTH}}{line}" for i, line in enumerate(found)]
-    return lines
+def sample(event: Event, encoding: str) -> dict[str, str]:
+    """The parts of a sample, spelled out: what was given, what was written, what was right."""
+    names = ("prompt", "text", "source", "written", "target")
+    return {name: literal(event[name], encoding) for name in names if event.get(name) is not None}
 
 
 def judged_by(validation: Event) -> Metric:
@@ -188,8 +174,9 @@ class PlainView(Sink):
             self._print(_fitting([self._place(event), *parts]))
         elif kind == "sample":
             self._print(self._place(event), "sample")
-            for line in sample(event, PLAIN_WIDTH - 4, self.console):
-                self._print(f"    {line}")
+            for name, text in sample(event, self.console.encoding).items():
+                for i, part in enumerate(Text(text).wrap(self.console, PLAIN_WIDTH - 12)):
+                    self._print(f"    {'' if i else name:<8}{part.plain}")
         elif kind in MESSAGES:
             self._print(self._place(event), f"{kind}: {message(event.get('message', ''))}")
         elif kind == "checkpoint":
@@ -294,12 +281,11 @@ class LiveView(Sink):
         columns = max(1, (width + GAP) // (CELL_WIDTH + GAP))
         each = (width - GAP * (columns - 1)) // columns
         cells = [cell.drawn(each) for cell in self._cells()]
-        written = sample(self._latest.get("sample", {}), width, self.console, short=True)
         lines: list[RenderableType] = [
             self._progress(),
             Columns(cells, padding=(0, GAP), column_first=True),
             *(Text(line, "blue") for line in sparkline(self.losses, width, CURVE)),
-            *(Text(line) for line in written),
+            *self._sample(width),
         ]
         run = in_one_line(self._latest.get("start", {}).get("run", "training"))
         path = self._latest.get("checkpoint", {}).get("path")
@@ -330,3 +316,24 @@ class LiveView(Sink):
         for metric, shown in (*present(beside, validation), *present(PACE, last)):
             if metric.name:  # the time left stands beside the bar
                 yield Cell(metric.name, shown)
+
+    def _sample(self, width: int) -> list[Text]:
+        """A text after its prompt, or a line for each side of a pair."""
+        parts = sample(self._latest.get("sample", {}), "utf-8")
+        if "text" in parts:
+            prompt = parts.get("prompt", "")
+            text = Text(prompt, "bold").append(
+                parts["text"].removeprefix(prompt), "not bold italic"
+            )
+            lines = [*text.wrap(self.console, width)]
+            if len(lines) > SAMPLE:
+                lines[SAMPLE - 1].append(" …")
+        else:
+            lines = [
+                Text(f"{name:<8}", "dim").append(" ".join(text.split("\n")), "not dim")
+                for name, text in parts.items()
+            ]
+        for line in lines:
+            line.rstrip()
+            line.truncate(width, overflow="ellipsis")
+        return lines[:SAMPLE]
