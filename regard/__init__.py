@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 from regard.errors import RegardError
 
 if TYPE_CHECKING:
-    from regard.families.registry import named as preset
     from regard.inspection.tape import record
     from regard.loading import Model, build, ensemble, load, save
+    from regard.models.registry import named as preset
     from regard.models.transformer.config import TransformerConfig
 
 __all__ = [
@@ -32,7 +32,7 @@ HOMES = {
     "build": ("loading", "build"),
     "ensemble": ("loading", "ensemble"),
     "load": ("loading", "load"),
-    "preset": ("families.registry", "named"),
+    "preset": ("models.registry", "named"),
     "record": ("inspection.tape", "record"),
     "save": ("loading", "save"),
 }

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from regard.commands.arguments import check_place, lasting
+from regard.commands.arguments import lasting
 from regard.commands.printing import errors
 from regard.commands.train import UNSAID, Train
 from regard.comparison.compare_runs import MEASURED, NOTES, Comparing, Wanted, models_in
@@ -25,11 +25,10 @@ from regard.comparison.report.summary import summary
 from regard.comparison.results import Comparison
 from regard.data.builtin.tasks import TASKS
 from regard.errors import Problems, RegardError, nearest
-from regard.families.registry import find
-from regard.families.settings import Settings
+from regard.families.settings import ModelSettings, Settings
 from regard.formats import count, rate
-from regard.models.counting.model import NGramConfig
 from regard.runs.plan import device_for
+from regard.runs.run_folder import check_place
 from regard.storage import write_together
 from regard.training.signals import WORDS, StoppedError, listening
 
@@ -182,7 +181,7 @@ class Compare:
 
     def _settings(self, name: str, preset: str, changes: list[str], pairs: bool) -> Settings:
         """One model's settings, as `regard train` has them."""
-        counts = isinstance(find(preset), NGramConfig)
+        counts = not ModelSettings(preset).by_steps
         steps, epochs = (UNSAID, UNSAID) if counts else (self.steps, self.epochs)
         command = Train(
             data=self.data,

@@ -13,26 +13,23 @@ from rich.text import Text
 
 from regard.commands.arguments import check_writable
 from regard.commands.cost_target import PricedJob, job_of
-from regard.cost import lookups
 from regard.cost.device.ceilings import Device, device_named
 from regard.cost.device.roofline import roofline
 from regard.cost.in_parts import in_parts
 from regard.cost.jobs import Shape
 from regard.cost.lecture_table import markdown, sections
-from regard.cost.report import Asked, Report, Work, advice, of_counted, report
+from regard.cost.report import Asked, Report, Work, advice, report
 from regard.errors import Problems, RegardError
+from regard.families.registry import family_of
 from regard.families.settings import Settings
 from regard.formats import moment
-from regard.models.captioner.config import CaptionConfig
 from regard.models.config import ModelConfig
-from regard.models.counting.model import NGram, NGramConfig
-from regard.models.transformer.config import TransformerConfig
-from regard.models.word_vectors.model import Word2VecConfig
-from regard.runs.stored_run import is_run, open_run
+from regard.models.network import BaseModel
+from regard.runs.run_folder import is_run
+from regard.runs.stored_run import open_run
 from regard.training.memory.micro_batch import even
 from regard.training.optimization.precision import Precision
 
-TEXT = 4096  # tokens that a step of word vectors reads here
 OPEN = "the vocabulary is that of the preset; the data decides"
 
 
@@ -129,13 +126,15 @@ class Cost:
     def _priced(self, job: PricedJob) -> tuple[Report, int]:
         """What is asked for, counted and predicted, and in how many parts a step is computed."""
         device = device_named(self.device)
-        work: Work = "train" if self.train else "generate" if self.generate else "read"
+        learns = self.train or family_of(job.config).only_learns
+        work: Work = "train" if learns else "generate" if self.generate else "read"
         config, new = job.config, self.generate or 0
-        if isinstance(config, Word2VecConfig):
-            return self._vectors(config, job, device), 1
-        tokens = self.tokens or job.tokens(new)
+        family = family_of(config)
+        family.check_priced(vars(self))
+        tokens = self.tokens or family.tokens_priced(job.training) or job.tokens(new)
         self._check_fit(config, tokens, new)
-        rows, parts = job.rows(tokens) if self.train and not self.batch else (self.batch or 1, 1)
+        alone = not self.train or self.batch or not family.predictable
+        rows, parts = (self.batch or 1, 1) if alone else job.rows(tokens)
         if self.processes > rows:
             raise RegardError(
                 f"{self.processes} processes cannot share {many(rows, 'row')}; raise --batch"
@@ -146,16 +145,15 @@ class Cost:
             device,
             self._precision(device, job.settings),
             new,
-            (self.steps or job.steps) if self.train else 1,
+            (self.steps or job.steps) if learns else 1,
             self.processes,
             self.recompute or (self.train and job.training.recompute),
             job.optimizer,
             job.criterion,
         )
-        if isinstance(config, NGramConfig):
-            return self._ngram(asked), 1
-        found = report(config, asked)
+        found = family.priced(config, asked, self._opened)
         left_open = self.train and not self.batch and not job.training.micro_batch_size
+        left_open = left_open and family.predictable
         if left_open and not found.fits and found.rows_that_fit:  # training would choose so too
             some = even(found.rows_that_fit, rows)
             parts = -(-rows // some)
@@ -165,12 +163,12 @@ class Cost:
     def _check_fit(self, config: ModelConfig, tokens: int, new: int) -> None:
         """Refuse what a model like this does not do, or not at such a length."""
         problems = Problems("cost")
-        if self.source is not None and config.kind != "encoder-decoder":
+        if self.source is not None and not config.reads_text:
             problems.add(f"{self.model} reads no source text; leave out --source")
-        if config.kind == "encoder" and new:
-            problems.add("an encoder writes nothing; leave out --generate")
+        if config.task == "masked" and new:
+            problems.add("an encoder generates nothing; leave out --generate")
         longest = max(tokens + new, self.source or 0)
-        if isinstance(config, TransformerConfig | CaptionConfig) and longest > config.context:
+        if not config.unlimited and longest > config.context:
             problems.add(
                 f"{self.model} has a context of {many(config.context, 'token')}, which "
                 f"{longest:,} do not fit into; lower --tokens, --source or --generate"
@@ -184,31 +182,13 @@ class Cost:
             return settings.training.precision
         return "bf16" if device.kind == "cuda" else "float32"
 
-    def _vectors(self, config: Word2VecConfig, job: PricedJob, device: Device) -> Report:
-        """A step of training word vectors, which is all that they do by themselves."""
-        options = ("batch", "source", "generate", "recompute")
-        given = [f"--{name}" for name in options if getattr(self, name)]
-        if given or self.processes > 1:
-            raise RegardError(
-                "word vectors are learned from a running text, and write nothing; leave out "
-                f"{', '.join(given) or '--processes'}"
-            )
-        tokens = self.tokens or job.training.tokens_per_step or TEXT
-        counted = lookups.vectors(config, tokens, device.kind)
-        return of_counted(
-            counted, Asked("train", Shape(1, tokens), device, steps=self.steps or job.steps)
-        )
-
-    def _ngram(self, asked: Asked) -> Report:
-        if asked.work == "train":
-            raise RegardError("an n-gram model counts its text once; leave out --train")
+    def _opened(self) -> BaseModel:
+        """The run that was asked about."""
         if not is_run(Path(self.model)):
             raise RegardError(
                 "what an n-gram model costs depends on the text it has counted; give a trained run"
             )
-        module = open_run(Path(self.model), "cpu").module
-        assert isinstance(module, NGram)
-        return of_counted(lookups.ngram(module, asked.shape, asked.new), asked)
+        return open_run(Path(self.model), "cpu").module
 
 
 def _as_json(found: Report, parts: int, job: PricedJob) -> dict[str, Any]:

@@ -4,24 +4,20 @@ import difflib
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from regard.errors import Problems, RegardError
-from regard.families.registry import find, named, names
+from regard.errors import RegardError
 from regard.families.settings import Settings
-from regard.interchange.huggingface import FAMILIES
-from regard.interchange.huggingface.family import Settings as Given
-from regard.interchange.huggingface.folder import open_folder
+from regard.interchange.huggingface.folder import config_of_folder
 from regard.loading import is_folder
 from regard.models.config import ModelConfig
-from regard.models.transformer.config import TransformerConfig
+from regard.models.registry import find, named, names
 from regard.runs import recipes
-from regard.runs.stored_run import config_of, is_run
-from regard.storage import read_json
+from regard.runs.run_folder import is_run
+from regard.runs.stored_run import config_of
 from regard.training.objectives import Criterion, criterion_of
 from regard.training.settings import OptimizerSettings, TrainingSettings
 
 TOKENS = 128  # where neither the model nor anybody says how many
 OFFERED = 6  # names, of some sixty
-HEAD, POOLER = "cls.predictions.transform.dense.weight", "bert.pooler.dense.weight"  # of BERT
 RATE = 1e-3  # where the model decides it; what it is changes no cost
 
 
@@ -60,7 +56,7 @@ class PricedJob:
     def tokens(self, new: int) -> int:
         """Of a row, with room for new ones behind it."""
         usual = min(TOKENS, self.config.context)
-        if self.settings and self._is_text and isinstance(self.config, TransformerConfig):
+        if self.settings and self._is_text and not self.config.unlimited:
             usual = self.config.context
         wanted = self.training.context or usual
         return min(wanted, max(1, self.config.context - new))
@@ -88,7 +84,7 @@ def job_of(name: str) -> PricedJob:
         folder = Path(name)
         if is_run(folder):
             return PricedJob(config_of(folder), recipes.load(name))
-        return PricedJob(_config_in(folder))
+        return PricedJob(config_of_folder(folder))
     if name in recipes.names() or name.endswith(".toml"):
         settings = recipes.load(name)
         if not settings.model.preset:
@@ -97,23 +93,6 @@ def job_of(name: str) -> PricedJob:
         config = settings.model.config(**({"vocabulary": size} if size else {}))
         return PricedJob(config, settings, decided=False)
     raise RegardError(_unknown(name))
-
-
-def _config_in(folder: Path) -> ModelConfig:
-    """The model of a Hugging Face folder, whether or not its weights are there."""
-    path = folder / "config.json"
-    if any(folder.glob("*.safetensors")) or not path.is_file():
-        return open_folder(folder)[1]
-    found = read_json(path)
-    kind = str(found.get("model_type"))
-    if kind not in FAMILIES:
-        raise RegardError(f"{path}: model type {kind!r} is not one that Regard reads")
-    # Only of BERT's do tensors tell what parts there are; its architecture tells too.
-    names = [HEAD, *([POOLER] if "BertForPreTraining" in str(found.get("architectures")) else [])]
-    problems = Problems(str(path))
-    arguments = FAMILIES[kind].read(Given(found, problems), names, own_head=False)
-    problems.report()
-    return TransformerConfig(**arguments).resolved()
 
 
 def _unknown(name: str) -> str:

@@ -17,11 +17,11 @@ from regard.data.progress import Progress
 from regard.data.readers.files import find, pieces
 from regard.data.readers.texts import gather
 from regard.errors import RegardError
-from regard.families.data.vocabularies import LEARN_FROM, vocabulary_for
+from regard.families.data.vocabularies import LEARN_FROM
 from regard.loading import is_folder
-from regard.runs.stored_run import TOKENIZER
+from regard.runs.run_folder import TOKENIZER
 from regard.text.invalid_utf8 import escaped
-from regard.text.learning import learn
+from regard.text.learning import learn, vocabulary_for
 from regard.text.tokenizer import KINDS, Tokenizer
 
 COLOURS = tuple(

@@ -17,38 +17,32 @@ from rich.table import Table
 from rich.text import Text
 
 from regard.commands.arguments import lasting
-from regard.commands.cost import many
 from regard.commands.cost import show as show_cost
 from regard.commands.evaluate import show
 from regard.commands.printing import Output, as_note
 from regard.commands.recipes import toml
-from regard.data.feeds.images import ImageFeed
-from regard.data.feeds.pair_batches import PairBatches
 from regard.data.progress import Progress
 from regard.errors import Problems, RegardError
+from regard.families.base import Told
 from regard.families.data.images import SCENES
-from regard.families.registry import find
+from regard.families.plan import Plan
+from regard.families.registry import family_of
 from regard.families.settings import ModelSettings, Settings
-from regard.models.config import ModelConfig
-from regard.models.construction import build
-from regard.models.counting.model import NGramConfig
-from regard.models.word_vectors.model import Word2VecConfig
+from regard.models.registry import find
 from regard.runs import recipes
 from regard.runs.forecast import dry_report
-from regard.runs.plan import USUAL, Plan, device_for
+from regard.runs.plan import USUAL, device_for
 from regard.runs.resume_or_new import resume_or_new
 from regard.runs.resuming import begun, noted
 from regard.runs.status import state
 from regard.runs.train_run import told_by_one, train_run
-from regard.terminal import cut, in_one_line
+from regard.terminal import in_one_line
 from regard.training.distributed.joining import joined
 from regard.training.distributed.processes import ALONE, Processes
 from regard.training.job import Outcome
 from regard.training.signals import Stop, listening
 
 Names = tuple[str, ...]
-RANK = 300  # of a word that is neither very frequent nor rare
-SOURCE = 120  # characters of a source in a hint
 UNSAID = -(1 << 62)  # a number that nobody gives
 
 
@@ -182,12 +176,8 @@ class Train:
         problems.require(not epochs or self.epochs > 0, "--epochs must be more than 0")
         if self.order != UNSAID and self.model != "ngram":
             problems.add("--order is for n-gram models; give --model ngram")
-        if isinstance(named, NGramConfig) and (steps or epochs):
-            problems.add("an n-gram model counts its text once; leave out --steps and --epochs")
-        if isinstance(named, Word2VecConfig) and steps:
-            problems.add("word vectors are made in passes over the text; give --epochs")
-        if isinstance(named, Word2VecConfig) and self.valid:
-            problems.add("nothing is measured on text held out of word vectors; leave out --valid")
+        if named is not None:
+            family_of(named).check_told(Told(steps, epochs, bool(self.valid)), problems)
         problems.report()
 
     def _base(self) -> Settings:
@@ -228,24 +218,11 @@ class Train:
 
 def describe(made: Plan, folder: Path, console: Console, full: bool) -> None:
     """Print the data; `full`: the model and every setting too, which a view tells at its start."""
-    config, training = made.config, made.settings.training
-    facts = dict(made.data)
+    family = family_of(made.config)
+    facts = {**made.data, **family.facts(made)}
     if full:
-        facts["model"] = f"{made.settings.model.preset}: {_model(config)}"
-        if isinstance(config, Word2VecConfig):
-            facts["steps"] = f"{training.steps:,}, {training.epochs:g} passes over the text"
-        elif not isinstance(config, NGramConfig):
-            parts = -(-made.feed.step(0).rows // training.micro_batch_size)
-            facts |= {
-                "objective": made.objective.name,
-                "steps": f"{training.steps:,} of up to {training.tokens_per_step:,} tokens, "
-                f"{made.feed.epoch(training.steps):,.3g} epochs"
-                + (
-                    f", in {parts} parts of {many(training.micro_batch_size, 'row')}"
-                    if parts > 1
-                    else ""
-                ),
-            }
+        facts["model"] = f"{made.model}: {family.in_words(made.config)}"
+        facts |= family.steps_in_words(made)
         facts |= {
             "machine": f"{made.device}, {made.precision}" + ", compiled" * made.compiled,
             "run": f"{folder} (not written)",
@@ -265,17 +242,6 @@ def describe(made: Plan, folder: Path, console: Console, full: bool) -> None:
             console.print(Text(f"\n[{name}]", "bold"))
             for key, value in values.items():
                 console.print(Text(f"{key} = {toml(value)}"), soft_wrap=True)
-
-
-def _model(config: ModelConfig) -> str:
-    """A model in a few words."""
-    if isinstance(config, NGramConfig):
-        return f"{config.order}-gram, {config.smoothing}"
-    if isinstance(config, Word2VecConfig):
-        return f"{config.method} with loss {config.loss}, width {config.width}"
-    count = sum(weight.numel() for weight in build(config, "meta").parameters())
-    layers = f", {config.layers} layers" if hasattr(config, "layers") else ""
-    return f"{config.kind}, {count:,} parameters{layers}, width {config.width}"
 
 
 def train(
@@ -327,33 +293,11 @@ def _show_finished(folder: Path, console: Console) -> None:
     console.print(Text(words), soft_wrap=True)
 
 
-def _word(made: Plan) -> str:
-    """Some word that is neither very frequent nor rare."""
-    tokenizer = made.tokenizers[0]
-    words = tokenizer.vocabulary.tokens
-    return shlex.quote(words[min(RANK, len(words) - 1)].replace(" ", "_"))
-
-
 def _show_next(made: Plan, folder: Path, console: Console) -> None:
-    run = shlex.quote(str(folder))
-    begin = _word(made) if made.settings.tokenizer.kind == "word" else "Once"
-    use = {
-        "causal": f"regard generate {run} {begin}",
-        "neighbours": f"regard words {run} nearest {_word(made)}",
-        "masked": f"regard fill {run} 'Once [mask] a time'",
-    }.get(made.objective.name, "")
-    if isinstance(made.feed, PairBatches):
-        texts = made.feed.valid.texts if len(made.feed.valid) else made.feed.train.texts
-        source = shlex.quote(cut(in_one_line(texts[0].source), SOURCE))
-        use = f"echo {source} | regard translate {run}"
-        if made.objective.name == "labels":
-            use = f"regard classify {run} {source}"
-    if isinstance(made.feed, ImageFeed):
-        shown = made.feed.valid if len(made.feed.valid) else made.feed.train
-        use = f"regard caption {run} {shlex.quote(str(shown.images[0]))} --show"
-    lines = [f"next: {use}", f"      regard plot {run}"]
-    if isinstance(made.config, NGramConfig):  # which has no curve
-        lines.pop()
+    run, family = shlex.quote(str(folder)), family_of(made.config)
+    lines = [f"next: {family.work(made.config).use(made, run)}"]
+    if family.has_curve:
+        lines.append(f"      regard plot {run}")
     console.print()
     for line in lines:
         console.print(Text(in_one_line(line), "dim"), soft_wrap=True)

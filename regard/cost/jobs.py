@@ -1,10 +1,10 @@
 """What a model is asked to do, done on the meta device: a training step, reading, writing.
 
-Nothing here knows an architecture. A step of training is the loop's own: the objective, the
-weights' precision, the guard and the optimizers; reading and writing are calls of the protocol.
+Nothing here knows an architecture. A step of training is the loop's own (`training/step.py`);
+reading and writing are calls of the protocol.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -25,12 +25,12 @@ from regard.models.construction import build
 from regard.models.counting.model import NGramConfig
 from regard.models.protocol import Memory
 from regard.models.word_vectors.model import Word2VecConfig
-from regard.training.job import Answer, recompute
+from regard.training.job import recompute
 from regard.training.objectives import PLAIN, Criterion, Objective, objective_for
-from regard.training.optimization.faults import Guard
-from regard.training.optimization.optimizers import Optimizers, remembered
+from regard.training.optimization.optimizers import remembered
 from regard.training.optimization.precision import Precision, Weights
 from regard.training.settings import Form, OptimizerSettings
+from regard.training.step import TrainingStep
 
 MOST_ROWS = 1 << 22  # that are read or written at once; so many are counted in seconds
 
@@ -110,69 +110,25 @@ def _phase(tracer: Tracer, name: str) -> Iterator[None]:
         tracer.phase = before
 
 
-class Learning:
-    """A model, its objective and its optimizers: all that a step of training needs.
+def learning(
+    weights: Weights,
+    precision: Precision,
+    device: torch.device,
+    optimizer: OptimizerSettings | None = None,
+    criterion: Criterion = PLAIN,
+) -> TrainingStep:
+    """The loop's step for a model, with room made for what its optimizers remember.
 
-    On the meta device it is counted, on any other it really learns (`real.py`).
+    On the meta device it is counted, on any other it really learns (`measured.py`).
     """
-
-    def __init__(
-        self,
-        module: Any,
-        precision: Precision,
-        optimizer: OptimizerSettings | None = None,
-        *,
-        checkpointed: bool = False,
-        criterion: Criterion = PLAIN,
-    ) -> None:
-        if checkpointed:
-            recompute(module)
-        self.weights = Weights(module.train(), precision)
-        self.answer = Answer(module, _objective(module.config), criterion)
-        self.module, self.precision = module, precision
-        self.chosen = optimizer or OptimizerSettings(learning_rate=1e-3)
-
-    def prepare(self, device: torch.device) -> None:
-        """Make room for what optimizers remember, which is there from the second step on."""
-        self.optimizers = Optimizers(self.module, self.weights.masters, self.chosen)
-        for part in self.optimizers.parts:
-            for group in part.param_groups:
-                for weight in group["params"]:
-                    remembered(part, weight)
-        self.guard = Guard(device, 0.0, False)
-
-    def remembered(self) -> list[Tensor]:
-        """What optimizers remember, and masters where there are any."""
-        masters = self.weights.masters
-        beside = [] if masters is self.weights.own else list(masters.values())
-        return [*self.optimizers.tensors().values(), *beside]
-
-    def gradients(self) -> list[Tensor]:
-        """Those that the optimizers use."""
-        masters = self.weights.masters.values()
-        return [weight.grad for weight in masters if weight.grad is not None]
-
-    def step(
-        self,
-        batch: Batch,
-        parts: int = 1,
-        mixed: Callable[[], Any] = nullcontext,
-        phase: Callable[[str], Any] = lambda name: nullcontext(),
-    ) -> None:
-        """One step, as the loop takes it, of a batch that comes in so many parts, all alike."""
-        for _ in range(parts):
-            with phase("forward"), mixed():
-                value = self.answer(batch)
-            with phase("backward"):
-                # Not `value.backward()`: under it, blocks that compute again would not stand in.
-                torch.autograd.backward(value * (1.0 / batch.valid))
-        with phase("gather"):
-            self.weights.gather()
-        with phase("optimizer"):
-            norm = self.optimizers.norm()
-            good = self.guard.judge(0, value.detach(), norm)
-            self.optimizers.step(1.0, norm, good)
-            self.weights.publish()
+    chosen = optimizer or OptimizerSettings(learning_rate=1e-3)
+    config: ModelConfig = weights.module.config  # type: ignore[assignment]
+    step = TrainingStep.of(weights, _objective(config), chosen, precision, device, criterion)
+    for part in step.optimizers.parts:
+        for group in part.param_groups:
+            for weight in group["params"]:
+                remembered(part, weight)
+    return step
 
 
 def train_step(
@@ -188,14 +144,15 @@ def train_step(
 ) -> Counted:
     """One step of training, computed in so many parts: forward, backward, optimizer."""
     module = module_of(config)
-    learning = Learning(
-        module, precision, optimizer, checkpointed=checkpointed, criterion=criterion
-    )
+    if checkpointed:
+        recompute(module)
+    weights = Weights(module.train(), precision)
     with tracing(module, kind) as tracer:
         memory = tracer.memory
-        learning.prepare(torch.device("meta"))
-        memory.use(learning.remembered(), "optimizer")
-        _note_gradients(tracer, learning.weights.own)
+        step = learning(weights, precision, torch.device("meta"), optimizer, criterion)
+        masters = [] if weights.masters is weights.own else list(weights.masters.values())
+        memory.use([*step.optimizers.tensors().values(), *masters], "optimizer")
+        _note_gradients(tracer, weights.own)
         batch = _batch(tracer, config, shape)
         tracer.records.clear()
         memory.forget_peak()
@@ -205,9 +162,11 @@ def train_step(
             with _phase(tracer, "optimizer" if name == "gather" else name):
                 yield
             if name == "gather":  # masters have their own gradients
-                memory.use(learning.gradients(), "gradients")
+                found = (master.grad for master in weights.masters.values())
+                memory.use([grad for grad in found if grad is not None], "gradients")
 
-        learning.step(batch, parts, partial(_mixed, tracer, precision), phase)
+        step.mixed, step.phase = partial(_mixed, tracer, precision), phase
+        step.take(0, [batch] * parts, batch.valid)
         return _counted(tracer, module, ("forward", "backward", "optimizer"))
 
 
@@ -332,7 +291,10 @@ def _begun(module: Any, shape: Shape, room: int, last: bool) -> dict[str, Any]:
     kind = module.config.kind
     if kind == "encoder":
         return {"lengths": torch.tensor(shape.lengths)} if shape.lengths else {}
-    given: dict[str, Any] = {"state": module.start(shape.rows, room), "last": last}
+    given: dict[str, Any] = {
+        "state": module.start(batch_size=shape.rows, capacity=room),
+        "last": last,
+    }
     if shape.lengths and kind == "decoder":
         given["lengths"] = list(shape.lengths)
     return given

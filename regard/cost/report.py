@@ -10,7 +10,6 @@ from regard.cost.device.ceilings import Device, device_named
 from regard.cost.generation import Generation, generation
 from regard.cost.jobs import Counted, Shape
 from regard.cost.largest_fit import TRIES, largest, on_a_line
-from regard.cost.lookups import LOOKUP
 from regard.cost.predict import Bound, How, Prediction, predicted, timed
 from regard.cost.trace.memory import USES
 from regard.cost.trace.tracer import Total
@@ -21,6 +20,7 @@ from regard.training.optimization.precision import Precision
 from regard.training.settings import OptimizerSettings
 
 Work = Literal["train", "read", "generate"]
+LOOKUP = "table::lookup"  # an operation that searches and does not multiply
 DIGITS = re.compile(r"(?<=\.)\d+(?=\.|$)")
 MOST_ROWS = 1 << 20
 FEW_ROWS, FEW_TOKENS = 8, 32  # from which on more are alike

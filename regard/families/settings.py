@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Self
 
 from regard.errors import Problems, nearest
-from regard.families.registry import find, named, settings_of
 from regard.models.config import ModelConfig
+from regard.models.registry import find, named, settings_of
 from regard.training.settings import (
     DataSettings,
     OptimizerSettings,
@@ -17,7 +17,7 @@ from regard.training.settings import (
     TokenizerSettings,
     TrainingSettings,
     changed_section,
-    check_ranges,
+    check_sections,
 )
 
 FORMER: dict[str, dict[str, str]] = {  # table: names of settings as they once were, and as they are
@@ -41,14 +41,26 @@ FORMER: dict[str, dict[str, str]] = {  # table: names of settings as they once w
 }
 
 
-def renamed(tables: Mapping[str, Any]) -> dict[str, Any]:
-    """Tables of settings by today's names: recipes and runs of before still load."""
+def renamed(tables: Mapping[str, Any], problems: Problems | None = None) -> dict[str, Any]:
+    """Tables of settings by today's names: recipes and runs of before still load.
+
+    A table with both names of one setting is one of the `problems`.
+    """
     return {
-        name: {FORMER.get(name, {}).get(key, key): value for key, value in table.items()}
-        if isinstance(table, Mapping)
-        else table
+        name: _renamed(name, table, problems) if isinstance(table, Mapping) else table
         for name, table in tables.items()
     }
+
+
+def _renamed(name: str, table: Mapping[str, Any], problems: Problems | None) -> dict[str, Any]:
+    former = FORMER.get(name, {})
+    if problems is not None:
+        for old in sorted(former.keys() & table.keys()):
+            problems.require(
+                former[old] not in table,
+                f"[{name}] {old} is the former name of {former[old]}; give only {former[old]}",
+            )
+    return {former.get(key, key): value for key, value in table.items()}
 
 
 @dataclass(frozen=True)
@@ -90,7 +102,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         problems = Problems("settings")
-        check_ranges({f.name: getattr(self, f.name) for f in fields(self)}, problems)
+        check_sections({f.name: getattr(self, f.name) for f in fields(self)}, problems)
         problems.report()
 
     def changed(self, tables: Mapping[str, Any], where: str) -> Self:
@@ -99,7 +111,7 @@ class Settings:
         problems = Problems(where)
         sections: dict[str, Any] = {}
         known = [f.name for f in fields(self)]
-        for name, table in renamed(tables).items():
+        for name, table in renamed(tables, problems).items():
             if name not in known:
                 problems.add(f"there is no table [{name}]; {nearest(name, known)}")
             elif not isinstance(table, Mapping):
@@ -108,7 +120,7 @@ class Settings:
                 sections[name] = _model(self.model, table, problems)
             else:
                 sections[name] = changed_section(getattr(self, name), name, table, problems)
-        check_ranges(sections, problems)
+        check_sections(sections, problems)
         problems.report()
         return replace(self, **sections)
 

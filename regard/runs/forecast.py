@@ -13,21 +13,16 @@ from regard.cost.jobs import Counted, Shape
 from regard.cost.predict import step_seconds
 from regard.cost.report import Asked, Report, counted_for, report
 from regard.cost.step_products import of_any_length, of_one_length
-from regard.data.feeds.pair_batches import PairBatches
-from regard.data.feeds.stream import TextFeed
 from regard.errors import RegardError
+from regard.families.plan import Plan
+from regard.families.registry import family_of
 from regard.formats import moment
-from regard.models.bag.model import BagConfig
-from regard.models.counting.model import NGramConfig
-from regard.models.word_vectors.model import Word2VecConfig
-from regard.runs.plan import Plan
 from regard.training.job import Trainer
 from regard.training.loop import Loop
 from regard.training.meter import memory, shape
 from regard.training.objectives import criterion_of
 from regard.training.throughput import Products, crowding
 
-UNPRICED = NGramConfig | Word2VecConfig | BagConfig  # not trained by steps of products
 UNCOUNTED = (RegardError, RuntimeError, NotImplementedError)
 CROWDED = 3  # times as long with all threads as with one: then they only wait for each other
 SHORT = 100  # steps: to count what a shorter run costs takes longer than the run
@@ -85,7 +80,7 @@ class StepForecast:
 
 def asked_of(made: Plan, processes: int = 1) -> tuple[Asked, int] | None:
     """A step of a plan: what one process computes at once, and in how many parts."""
-    if isinstance(made.config, UNPRICED):
+    if not family_of(made.config).predictable:
         return None
     try:
         device = device_named(made.device.type)
@@ -109,13 +104,13 @@ def asked_of(made: Plan, processes: int = 1) -> tuple[Asked, int] | None:
 
 def products_of(made: Plan) -> Products | None:
     """The products of any part of a step; none for what is trained otherwise, or only shortly."""
-    if made.settings.training.steps < SHORT or isinstance(made.config, UNPRICED):
+    if made.settings.training.steps < SHORT or not family_of(made.config).predictable:
         return None
     try:
-        if isinstance(made.feed, TextFeed):
+        if made.config.form == "text":
             once = of_one_length(made.config, made.feed.step(0).tokens.shape[1])
         else:
-            once = of_any_length(made.config, sources=isinstance(made.feed, PairBatches))
+            once = of_any_length(made.config, sources=made.config.reads_text)
     except UNCOUNTED:
         return None  # a run does not fail because its price is not known
     readings = criterion_of(made.settings.training).readings

@@ -12,6 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from regard.data.batch import Batch, Feed
 from regard.errors import RegardError
+from regard.metrics.scores import Scores
 from regard.models.network import BaseModel, Network, SequenceModule
 from regard.models.protocol import State
 from regard.models.transformer.blocks import Block
@@ -26,7 +27,6 @@ from regard.training.r_drop import r_drop_loss
 from regard.training.settings import RunSettings
 from regard.training.signals import Stop
 from regard.training.throughput import Peak, Products
-from regard.training.validation import Scores
 
 
 @dataclass(frozen=True)

@@ -190,7 +190,7 @@ def test_interrupted_it_goes_on_where_it_was_and_ends_alike(data, tmp_path, monk
 
 
 def test_a_model_that_fails_is_told_and_the_others_go_on(data, tmp_path, monkeypatch):
-    real = compare_runs.carry_out
+    real = compare_runs.train_run
 
     def failing(made, folder, console, **more):
         if folder.name == "elman-0":

@@ -168,14 +168,14 @@ def test_stopped_early_is_done_too_and_more_steps_begin_with_new_patience(notes)
 
 def test_a_run_that_was_raised_and_killed_at_once_is_not_taken_for_finished(notes):
     assert again(steps=2).code == 0
-    written = train_run.runs.write_run
+    written = train_run.stored_run.write_run
 
     def killed(*given):
         written(*given)
         raise KilledError
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(train_run.runs, "write_run", killed)
+        patch.setattr(train_run.stored_run, "write_run", killed)
         with pytest.raises(KilledError):
             again(steps=4)
     assert again(steps=4).code == 0

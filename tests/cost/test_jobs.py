@@ -10,8 +10,8 @@ from regard.cost import jobs
 from regard.cost.generation import generation
 from regard.cost.jobs import Shape
 from regard.errors import RegardError
-from regard.families.registry import named
 from regard.models.construction import build
+from regard.models.registry import named
 from regard.models.word_vectors.model import Word2VecConfig
 from regard.training.settings import OptimizerSettings
 

@@ -8,7 +8,7 @@ from small_models import small
 from regard.cost import jobs
 from regard.cost.jobs import Shape
 from regard.cost.step_products import of_any_length, of_one_length, products
-from regard.families.registry import named
+from regard.models.registry import named
 from regard.models.transformer.config import TransformerConfig
 
 

@@ -16,7 +16,7 @@ from regard.data.feeds.masking import IGNORE
 from regard.data.feeds.pair_batches import PairBatches, padding, plan
 from regard.data.readers.pairs import EncodedPairs, Pair, encode_pairs
 from regard.errors import RegardError
-from regard.text.dropout import Dropout
+from regard.text.dropout import BPEDropout
 from regard.text.learning import learn
 from regard.text.specials import BOS, EOS, PAD
 
@@ -291,7 +291,7 @@ LONG = "the numbers of houses" + " seen" * 20, "the other" + " sentences" * 20
 def dropping(rate: float = 0.3, seed: int = 0) -> PairBatches:
     how = learn("bpe", [text for pair in TEXTS for text in pair], 330)
     pairs = encode_pairs([*TEXTS, Pair(*LONG)], how, how)
-    return PairBatches(pairs, pairs, 400, seed, (Dropout(how, rate), Dropout(how, rate)))
+    return PairBatches(pairs, pairs, 400, seed, (BPEDropout(how, rate), BPEDropout(how, rate)))
 
 
 def first_epoch(feed: PairBatches) -> list[Batch]:

@@ -182,6 +182,12 @@ def _logs() -> Inputs:
     yield 0, b"".join(lines)
     for line in lines:
         yield 0, line
+    said = {"word": "running", "message": "", "step": 2, "steps": 9, "model": "m"}
+    for place in (0, 19, 20):  # of a line, and of none
+        yield (
+            1,
+            json.dumps({**said, "bests": [[2, 1.5, None], [3, None, 9.5]], "log": place}).encode(),
+        )
 
 
 def _change(**values: Any) -> bytes:

@@ -116,25 +116,31 @@ def offsets(kernel: int, gaps: tuple[int, ...]) -> set[int]:
     ],
 )
 def test_a_position_sees_as_many_tokens_as_its_settings_say(
-    kernel: int, growth: int, cycle: int, layers: int, reach: int
+    kernel: int, dilation_growth: int, dilation_cycle: int, layers: int, reach: int
 ):
     """By the gradient of the last one's logits; every position has a token of its own."""
-    more = {"kernel": kernel, "dilation_growth": growth, "dilation_cycle": cycle, "layers": layers}
-    model = fresh("text", tied=False, **more)
+    model = fresh(
+        "text",
+        tied=False,
+        kernel=kernel,
+        dilation_growth=dilation_growth,
+        dilation_cycle=dilation_cycle,
+        layers=layers,
+    )
     assert model.config.reach == reach
     most = reach + 4
     weighted(model(torch.arange(most)[None])[:, -1]).backward()
     back = offsets(kernel, model.config.gaps)
     assert reached(model.embed.tokens.weight.grad) == {most - 1 - step for step in back}
     assert max(back) == reach - 1
-    assert (back == {*range(reach)}) == (growth <= kernel or layers == 1 or kernel == 1)
+    assert (back == {*range(reach)}) == (dilation_growth <= kernel or layers == 1 or kernel == 1)
 
 
 @pytest.mark.parametrize(("kernel", "dilation_growth", "layers"), [(3, 1, 2), (3, 2, 2), (5, 2, 2)])
-def test_an_encoder_sees_as_far_ahead_as_back(kernel: int, growth: int, layers: int):
-    more = {"kernel": kernel, "dilation_growth": growth, "encoder_layers": layers}
+def test_an_encoder_sees_as_far_ahead_as_back(kernel: int, dilation_growth: int, layers: int):
+    more = {"kernel": kernel, "dilation_growth": dilation_growth, "encoder_layers": layers}
     model = fresh("pairs odd", **more)
-    side = (kernel // 2) * sum(growth**layer for layer in range(layers))
+    side = (kernel // 2) * sum(dilation_growth**layer for layer in range(layers))
     assert model.config.source_reach == 2 * side + 1
     middle, most = side + 2, 2 * side + 5
     for real in (most, middle + 1, middle + 2):

@@ -14,10 +14,10 @@ from tiny_recurrent import memory_of
 from tiny_recurrent import tiny as recurrent
 
 from regard.errors import RegardError
-from regard.families.registry import named
 from regard.models.construction import build
 from regard.models.convolution.config import ConvolutionConfig
 from regard.models.masks import Causal
+from regard.models.registry import named
 
 LM, PAIR = "text cycle", "pairs grown"
 
@@ -31,8 +31,8 @@ WRONG = {
     "encoder_layers": (129, "encoder_layers must be a whole number from 0 to 128, not 129"),
     "width": (6.0, "width must be a whole number from 1 to 65,536, not 6.0"),
     "kernel": (0, "kernel must be a whole number from 1 to 1,024, not 0"),
-    "dilation_growth": ("2", "growth must be a whole number from 1 to 8, not '2'"),
-    "dilation_cycle": (None, "cycle must be a whole number from 0 to 128, not None"),
+    "dilation_growth": ("2", "dilation_growth must be a whole number from 1 to 8, not '2'"),
+    "dilation_cycle": (None, "dilation_cycle must be a whole number from 0 to 128, not None"),
     "heads": (2000, "heads must be a whole number from 1 to 1,024, not 2000"),
     "tied": ("yes", "tied must be true or false"),
     "dropout": (1.0, "dropout must be in [0, 1), not 1.0"),
@@ -88,11 +88,11 @@ def test_all_wrong_settings_are_told_at_once():
         ),
         (
             {"layers": 128, "dilation_growth": 8},
-            "128 layers would look more than 65,536 tokens away; lower layers or growth",
+            "128 layers would look more than 65,536 tokens away; lower layers or dilation_growth",
         ),
         (
             {"kind": "encoder-decoder", "layers": 2, "encoder_layers": 16, "dilation_growth": 2},
-            "16 layers would look more than 65,536 tokens away; lower layers or growth",
+            "16 layers would look more than 65,536 tokens away; lower layers or dilation_growth",
         ),
     ],
 )

@@ -20,11 +20,11 @@ from tiny_recurrent import (
 from torch import Tensor
 
 import regard
-from regard.families.registry import named
 from regard.models.construction import build
 from regard.models.protocol import SequenceModel
 from regard.models.recurrent.model import Recurrent
 from regard.models.recurrent.state import HiddenState
+from regard.models.registry import named
 
 SOURCES = [5, 2, 3]
 few = settings(max_examples=3)

@@ -12,10 +12,10 @@ from tiny_models import tiny as transformer
 from tiny_recurrent import TEXT, memory_of, tiny
 
 from regard.errors import RegardError
-from regard.families.registry import named
 from regard.models.construction import build
 from regard.models.masks import Causal
 from regard.models.recurrent.config import RecurrentConfig
+from regard.models.registry import named
 
 LM, PLAIN, LUONG = "lstm", "gru none both 1", "lstm general fed both 2"
 
@@ -41,7 +41,7 @@ WRONG = {
     "width": (6.0, "width must be a whole number from 1 to 65,536, not 6.0"),
     "hidden": ("8", "hidden must be a whole number from 0 to 65,536, not '8'"),
     "bidirectional": (1, "bidirectional must be true or false"),
-    "input_feeding": (None, "feeding must be true or false"),
+    "input_feeding": (None, "input_feeding must be true or false"),
     "tied": ("yes", "tied must be true or false"),
     "variational": (0, "variational must be true or false"),
     "dropout": (1.0, "dropout must be in [0, 1), not 1.0"),
@@ -114,7 +114,7 @@ def test_the_names_mean_the_papers_models():
     assert (awd.cell, awd.layers, awd.hidden, awd.weight_dropout) == ("lstm", 3, 1150, 0.5)
     assert bahdanau == named("rnn+attention")
     assert (bahdanau.cell, bahdanau.attention) == ("gru", "additive")
-    assert (luong.cell, luong.attention, luong.feeding) == ("lstm", "general", True)
+    assert (luong.cell, luong.attention, luong.input_feeding) == ("lstm", "general", True)
     assert [named(name).cell for name in ("elman", "gru", "lstm")] == ["elman", "gru", "lstm"]
 
 

@@ -9,13 +9,13 @@ import torch
 from regard.data.feeds.pair_batches import PairBatches
 from regard.data.feeds.stream import MaskedTextFeed, TextFeed
 from regard.errors import RegardError
-from regard.families.data.vocabularies import vocabulary_for
 from regard.families.settings import Settings
+from regard.families.tasks.text import PLACES
 from regard.models.construction import build
-from regard.runs.plan import PLACES, device_for, plan
-from regard.runs.resolve import _rows
+from regard.runs.plan import device_for, plan
 from regard.runs.stored_run import config_for
-from regard.text.learning import learn
+from regard.text.learning import learn, vocabulary_for
+from regard.training.memory.trial import rows_of_step
 
 WORDS = ("the", "a", "cat", "dog", "sat", "ran", "on", "under", "mat", "tree", "and", "then", "it")
 AUTO = {"auto", "", 0}
@@ -63,7 +63,10 @@ def test_every_auto_is_decided(tmp_path):
     made = plan(plain)
     tables = made.settings.tables()
     open_ended = {
-        *(("training", key) for key in ("tokens_per_step", "context", "rows", "device")),
+        *(
+            ("training", key)
+            for key in ("tokens_per_step", "context", "micro_batch_size", "device")
+        ),
         *(("training", key) for key in ("precision", "compile", "validate_every")),
         *(("training", key) for key in ("checkpoint_every", "sample_every", "log_every")),
         *(("tokenizer", key) for key in ("kind", "vocabulary")),
@@ -86,8 +89,13 @@ def test_every_auto_is_decided(tmp_path):
 
 def test_what_is_asked_for_is_kept(tmp_path):
     asked = {
-        "training": {"rows": 3, "tokens_per_step": 200, "context": 40, "validate_every": 7},
-        "optimizer": {"peak": 0.5},
+        "training": {
+            "micro_batch_size": 3,
+            "tokens_per_step": 200,
+            "context": 40,
+            "validate_every": 7,
+        },
+        "optimizer": {"learning_rate": 0.5},
         "schedule": {"warmup": 9},
         "tokenizer": {"kind": "char"},
     }
@@ -189,9 +197,9 @@ def test_pairs_and_models_that_do_not_go_together_are_one_sentence_before_any_re
 ):
     wrong = paired(["not", "there"], {"tokenizer": {"shared": shared}})
     wrong = wrong.changed({"model": {"preset": "gpt2-tiny"}}, "")
-    with pytest.raises(RegardError, match="pairs can be learned by an encoder–decoder, but"):
+    with pytest.raises(RegardError, match="learns from text, not from pairs"):
         plan(wrong)
-    with pytest.raises(RegardError, match="text can be learned by a decoder or an encoder, but"):
+    with pytest.raises(RegardError, match="learns from pairs, not from text"):
         plan(settings(["not there"], preset="t5-tiny"))
 
 
@@ -343,9 +351,10 @@ def test_rows_are_tried_on_the_widest_pairs(tmp_path, monkeypatch):
         attempt(2)
         return most
 
-    monkeypatch.setattr("regard.runs.resolve.rows_that_fit", fits)
+    monkeypatch.setattr("regard.training.memory.trial.rows_that_fit", fits)
     objective = replace_logits(made.objective, seen)
-    rows = _rows(made.config, objective, made.feed, made.settings, made.device, made.precision)
+    training = made.settings.training
+    rows = rows_of_step(made.config, objective, made.feed, training, made.device, made.precision)
     steps = [made.feed.step(step) for step in range(20)]
     assert rows == max(step.rows for step in steps)
     widest = max(step.tokens.shape[1] + step.source.shape[1] for step in steps)

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,8 @@ import torch
 
 from regard.cli import main
 from regard.runs.status import state
-from regard.storage import TensorFolder
 from regard.storage.event_log import read
+from regard.storage.tensors import TensorFolder
 from regard.training.checkpoints.reading import sound, stored_steps
 
 RUNS = sorted(Path(__file__).parents[1].glob("fixtures/run-*"))
@@ -48,7 +49,8 @@ def test_it_is_measured_as_it_was(old, capsys):
     assert state(Path("run")).word == "finished"
 
 
-def test_it_goes_on_from_its_checkpoint_to_the_same_end(old, capsys):
+@pytest.mark.parametrize("name", ["micro_batch_size", "rows"])  # and as it was called then
+def test_it_goes_on_from_its_checkpoint_to_the_same_end(old, capsys, name):
     found, damaged = sound(Path("run"))
     assert [one.place.step for one in found] == [4, 8, 12]
     assert damaged == []
@@ -56,7 +58,7 @@ def test_it_goes_on_from_its_checkpoint_to_the_same_end(old, capsys):
     with Path("run/log.jsonl").open("r+") as log:
         log.truncate(found[1].place.log)
     Path("run/model.safetensors").unlink()
-    main(SPOKEN.split())
+    main(SPOKEN.replace("micro_batch_size", name).split())
     assert "goes on from step 8" in capsys.readouterr().out
     assert stored_steps(Path("run")) == [4, 8, 12]
     for folder in ("", "checkpoints/12"):
@@ -66,3 +68,25 @@ def test_it_goes_on_from_its_checkpoint_to_the_same_end(old, capsys):
             torch.testing.assert_close(after[name], before[name], rtol=1e-4, atol=1e-5, msg=name)
     orders = [[e["order"] for e in read(run) if e["event"] == "step"] for run in (old, "run")]
     assert orders[0] == orders[1]
+
+
+def test_raised_it_has_todays_names_and_its_checkpoints_those_of_then(old, capsys):
+    """Settings of both are compared when it is resumed once more."""
+    raised = SPOKEN.replace("--steps 12", "--steps 16").split()
+    assert "peak" in tomllib.loads(Path("run/run.toml").read_text())["optimizer"]
+    main(raised)
+    assert "learning_rate" in tomllib.loads(Path("run/run.toml").read_text())["optimizer"]
+    ended = Path("run/model.safetensors").read_bytes()
+    shutil.rmtree("run/checkpoints/16")
+    Path("run/model.safetensors").unlink()
+    (last, *_) = reversed(sound(Path("run"))[0])
+    assert "rows" in last.about["settings"]["training"]
+    with Path("run/log.jsonl").open("r+") as log:
+        log.truncate(last.place.log)
+    capsys.readouterr()
+    main(raised)
+    assert "goes on from step 12" in capsys.readouterr().out
+    assert Path("run/model.safetensors").read_bytes() == ended
+    with pytest.raises(SystemExit):
+        main(["training.rows=1" if "micro" in word else word for word in raised])
+    assert "training.micro_batch_size is 1 here and 2 there" in capsys.readouterr().err

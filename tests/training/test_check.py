@@ -7,14 +7,15 @@ import pytest
 import torch
 
 from regard.errors import RegardError
-from regard.families.registry import named
+from regard.families import resolve
 from regard.families.settings import Settings
 from regard.models.construction import build
-from regard.runs import resolve
+from regard.models.registry import named
 from regard.runs.plan import plan
 from regard.runs.train_run import train_run
-from regard.training.memory import check
-from regard.training.memory.check import bytes_of_each, enough, is_full, unfit
+from regard.training.memory import check, trial
+from regard.training.memory.check import bytes_of_each, enough, unfit
+from regard.training.memory.out_of_memory import is_full
 
 CPU = torch.device("cpu")
 TINY = {"data": {"train": ["notes.txt"]}, "model": {"preset": "llama-tiny"}}
@@ -29,13 +30,13 @@ def settings(tmp_path, monkeypatch):
 
 
 def test_a_model_is_too_large_from_the_first_byte_that_is_not_there(settings, monkeypatch):
-    config = named("llama-tiny")
+    name, config = "llama-tiny", named("llama-tiny")
     count = sum(weight.numel() for weight in build(config).parameters())
     needed = 16 * count  # four bytes each: weights, gradients, two moments
     monkeypatch.setattr(check, "free_memory", lambda: needed)
-    assert unfit(config, settings, CPU, "float32") == ""
+    assert unfit(name, config, settings, CPU, "float32") == ""
     monkeypatch.setattr(check, "free_memory", lambda: needed - 1)
-    assert f"at most {count - 1:,} parameters" in unfit(config, settings, CPU, "float32")
+    assert f"at most {count - 1:,} parameters" in unfit(name, config, settings, CPU, "float32")
 
 
 def test_what_a_parameter_takes_is_what_training_holds_of_it(settings):
@@ -47,8 +48,8 @@ def test_what_a_parameter_takes_is_what_training_holds_of_it(settings):
 
 def test_what_is_too_large_is_planned_and_described_but_never_built(settings, monkeypatch):
     devices = []
-    whole = resolve.build
-    monkeypatch.setattr(resolve, "build", lambda c, d: devices.append(d) or whole(c, d))
+    whole = trial.build
+    monkeypatch.setattr(trial, "build", lambda c, d: devices.append(d) or whole(c, d))
     monkeypatch.setattr(check, "free_memory", lambda: 1000)
     made = plan(settings)
     assert set(devices) <= {"meta"}
@@ -71,7 +72,7 @@ def test_a_plan_that_cannot_be_tried_says_so(settings, monkeypatch):
     def full(*_):
         raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
 
-    monkeypatch.setattr(resolve, "_rows", full)
+    monkeypatch.setattr(resolve, "rows_of_step", full)
     with pytest.raises(RegardError, match=r"lower training\.micro_batch_size"):
         plan(settings)
     assert not plan(

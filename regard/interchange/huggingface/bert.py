@@ -4,9 +4,9 @@ from collections.abc import Collection, Iterator
 from typing import Any
 
 from regard.interchange.huggingface.family import (
+    ConfigReader,
     Family,
     Rule,
-    Settings,
     activation_name,
     head_rows,
     joined,
@@ -26,7 +26,9 @@ class Bert(Family):
         r"|cls\.seq_relationship\..*"
     )
 
-    def read(self, settings: Settings, names: Collection[str], own_head: bool) -> dict[str, Any]:
+    def read(
+        self, settings: ConfigReader, names: Collection[str], own_head: bool
+    ) -> dict[str, Any]:
         settings.must_be("is_decoder", False)
         settings.must_be("add_cross_attention", False)
         settings.must_be("position_embedding_type", "absolute", None)

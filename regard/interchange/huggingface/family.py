@@ -39,7 +39,7 @@ class Rule:
     write_copies: bool = False
 
 
-class Settings:
+class ConfigReader:
     """A config.json read key by key; what is missing or unsupported is noted, all of it."""
 
     def __init__(self, found: Mapping[str, Any], problems: Problems) -> None:
@@ -103,7 +103,9 @@ class Family:
     embedding: ClassVar[tuple[str, ...]]
     unneeded: ClassVar[str] = r"(?!)"  # a pattern of tensors that hold nothing of their own
 
-    def read(self, settings: Settings, names: Collection[str], own_head: bool) -> dict[str, Any]:
+    def read(
+        self, settings: ConfigReader, names: Collection[str], own_head: bool
+    ) -> dict[str, Any]:
         """Our settings for their config, as arguments of `TransformerConfig`.
 
         `names` are the folder's tensors; `own_head` says that the output matrix among them is

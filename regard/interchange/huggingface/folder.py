@@ -11,21 +11,21 @@ from torch import Tensor
 
 from regard.errors import Problems, RegardError, nearest
 from regard.interchange.huggingface import FAMILIES, Family
-from regard.interchange.huggingface.family import Rule, Settings
+from regard.interchange.huggingface.family import ConfigReader, Rule
 from regard.models.construction import build
 from regard.models.transformer.config import TransformerConfig
 from regard.models.transformer.model import Transformer
-from regard.storage import (
+from regard.storage import make_folder, read_json
+from regard.storage.tensors import (
     FLOATS,
     TensorFolder,
     check_finite,
     former_files,
-    make_folder,
-    read_json,
     widest,
     write_tensors,
 )
 
+HEAD, POOLER = "cls.predictions.transform.dense.weight", "bert.pooler.dense.weight"  # of BERT
 # Settings that do not change what a trained model computes, and need not survive.
 TRAINING_ONLY = ("dropout", "attention_dropout", "activation_dropout", "initialisation")
 
@@ -62,7 +62,7 @@ def open_folder(folder: Path) -> tuple[Family, TransformerConfig, TensorFolder, 
     except RegardError as error:
         raise RegardError(f"{folder}: {error}") from None
     problems = Problems(str(folder / "config.json"))
-    arguments = family.read(Settings(found, problems), tensors, _own_head(family, tensors))
+    arguments = family.read(ConfigReader(found, problems), tensors, _own_head(family, tensors))
     problems.report()
     try:
         config = TransformerConfig(**arguments).resolved()
@@ -146,6 +146,30 @@ def _part(rule: Rule, tensor: Tensor) -> dict[str, Tensor]:
     return dict(zip(rule.theirs, parts, strict=True))
 
 
+def config_of_folder(folder: Path) -> TransformerConfig:
+    """The model of a Hugging Face folder, whether or not its weights are there."""
+    path = folder / "config.json"
+    if any(folder.glob("*.safetensors")) or not path.is_file():
+        return open_folder(folder)[1]
+    found = read_json(path)
+    kind = str(found.get("model_type"))
+    if kind not in FAMILIES:
+        raise RegardError(f"{path}: model type {kind!r} is not one that Regard reads")
+    # Only of BERT's do tensors tell what parts there are; its architecture tells too.
+    names = [HEAD, *([POOLER] if "BertForPreTraining" in str(found.get("architectures")) else [])]
+    problems = Problems(str(path))
+    arguments = FAMILIES[kind].read(ConfigReader(found, problems), names, own_head=False)
+    problems.report()
+    return TransformerConfig(**arguments).resolved()
+
+
+def savable(module: object) -> Transformer:
+    """The module, if a folder can hold it."""
+    if not isinstance(module, Transformer):
+        raise RegardError("a Hugging Face folder holds a Transformer; this model is not one")
+    return module
+
+
 def save_folder(
     module: Transformer,
     folder: Path,
@@ -198,7 +222,7 @@ def _lost(family: Family, config: TransformerConfig) -> list[str]:
     keys = [field.name for field in fields(config) if field.name not in ignored]
     # Some settings are told from the tensors' names when reading; these are the ones written.
     names = {name for rule in family.rules(config) for name in rule.theirs}
-    written = Settings(family.write(config), Problems(family.name))
+    written = ConfigReader(family.write(config), Problems(family.name))
     try:
         back = TransformerConfig(**family.read(written, names, not config.tied)).resolved()
     except RegardError:

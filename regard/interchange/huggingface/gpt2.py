@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterator
 from typing import Any
 
-from regard.interchange.huggingface.family import Family, Rule, Settings, activation_name, plain
+from regard.interchange.huggingface.family import ConfigReader, Family, Rule, activation_name, plain
 from regard.models.transformer.config import TransformerConfig
 
 
@@ -14,7 +14,9 @@ class GPT2(Family):
     head, embedding = "lm_head.weight", ("transformer.wte.weight",)
     unneeded = r"transformer\.h\.\d+\.attn\.(masked_)?bias|lm_head\.weight"
 
-    def read(self, settings: Settings, names: Collection[str], own_head: bool) -> dict[str, Any]:
+    def read(
+        self, settings: ConfigReader, names: Collection[str], own_head: bool
+    ) -> dict[str, Any]:
         settings.must_be("scale_attn_by_inverse_layer_idx", False)
         settings.must_be("add_cross_attention", False)
         width = settings.size("n_embd")

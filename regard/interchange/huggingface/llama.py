@@ -5,9 +5,9 @@ from typing import Any
 
 from regard.errors import RegardError, nearest
 from regard.interchange.huggingface.family import (
+    ConfigReader,
     Family,
     Rule,
-    Settings,
     activation_name,
     head_rows,
     joined,
@@ -23,7 +23,9 @@ class Llama(Family):
     head, embedding = "lm_head.weight", ("model.embed_tokens.weight",)
     unneeded = r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq|lm_head\.weight"
 
-    def read(self, settings: Settings, names: Collection[str], own_head: bool) -> dict[str, Any]:
+    def read(
+        self, settings: ConfigReader, names: Collection[str], own_head: bool
+    ) -> dict[str, Any]:
         heads, width = settings.size("num_attention_heads"), settings.size("hidden_size")
         base, scaling = _rope(settings)
         return {
@@ -105,7 +107,7 @@ class Llama(Family):
             yield Rule("head.project.weight", ("lm_head.weight",))
 
 
-def _rope(settings: Settings) -> tuple[float, RotaryScaling | None]:
+def _rope(settings: ConfigReader) -> tuple[float, RotaryScaling | None]:
     """Base and scaling of rotary positions, in the spelling of before or after 2025."""
     older = settings.found.get("rope_scaling") or {}
     newer = settings.found.get("rope_parameters") or {}
@@ -113,7 +115,7 @@ def _rope(settings: Settings) -> tuple[float, RotaryScaling | None]:
         settings.problems.add("rope_parameters and rope_scaling must be objects")
         return 10000.0, None
     rope = {"rope_theta": settings.found.get("rope_theta", 10000.0)} | older | newer
-    inner = Settings(rope, settings.problems)
+    inner = ConfigReader(rope, settings.problems)
     base = inner.number("rope_theta", 10000.0)
     kind = rope.get("rope_type", rope.get("type", "default"))
     if kind == "default":

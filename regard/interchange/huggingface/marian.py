@@ -4,9 +4,9 @@ from collections.abc import Collection, Iterator
 from typing import Any
 
 from regard.interchange.huggingface.family import (
+    ConfigReader,
     Family,
     Rule,
-    Settings,
     activation_name,
     head_rows,
     joined,
@@ -23,7 +23,9 @@ class Marian(Family):
     embedding = ("model.shared.weight", "model.decoder.embed_tokens.weight")
     unneeded = r"model\.(encoder|decoder)\.embed_positions\.weight|lm_head\.weight"
 
-    def read(self, settings: Settings, names: Collection[str], own_head: bool) -> dict[str, Any]:
+    def read(
+        self, settings: ConfigReader, names: Collection[str], own_head: bool
+    ) -> dict[str, Any]:
         for key in ("normalize_before", "normalize_embedding", "add_final_layer_norm"):
             settings.must_be(key, False)
         settings.must_be("static_position_embeddings", True)

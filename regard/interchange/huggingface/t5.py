@@ -4,9 +4,9 @@ from collections.abc import Collection, Iterator
 from typing import Any
 
 from regard.interchange.huggingface.family import (
+    ConfigReader,
     Family,
     Rule,
-    Settings,
     activation_name,
     head_rows,
     joined,
@@ -23,7 +23,9 @@ class T5(Family):
         r"|decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight"
     )
 
-    def read(self, settings: Settings, names: Collection[str], own_head: bool) -> dict[str, Any]:
+    def read(
+        self, settings: ConfigReader, names: Collection[str], own_head: bool
+    ) -> dict[str, Any]:
         settings.must_be("is_encoder_decoder", True)
         layers = settings.size("num_layers")
         words = str(settings.found.get("feed_forward_proj", "relu")).split("-")
@@ -40,9 +42,9 @@ class T5(Family):
             "heads": settings.size("num_heads"),
             "head_width": settings.size("d_kv"),
             "hidden": settings.size("d_ff"),
-            "activation": Settings({"feed_forward_proj": activation}, settings.problems).activation(
-                "feed_forward_proj"
-            ),
+            "activation": ConfigReader(
+                {"feed_forward_proj": activation}, settings.problems
+            ).activation("feed_forward_proj"),
             "gated": words[0] == "gated",
             "norm": "rms",
             "norm_epsilon": settings.number("layer_norm_epsilon", 1e-6),

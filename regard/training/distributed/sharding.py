@@ -15,7 +15,8 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from regard.errors import Problems, RegardError, UnreadableError
-from regard.storage import check_missing, opened, shown
+from regard.storage import opened, shown
+from regard.storage.tensors import check_missing
 
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor

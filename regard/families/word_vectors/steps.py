@@ -6,9 +6,9 @@ together (`word_groups.py`).
 """
 
 import math
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -19,10 +19,7 @@ from torch import Tensor
 from regard.data.feeds.order import generator, shuffled
 from regard.data.feeds.phrases import Ids
 from regard.errors import Problems, RegardError
-from regard.models.kernels.linear import quick_products
-from regard.models.word_vectors.model import Word2VecConfig, WordVectors
-from regard.text.specials import BOS, EOS, SPECIALS
-from regard.training.word2vec.groups import (
+from regard.families.word_vectors.groups import (
     LOSSES,
     Columns,
     Cut,
@@ -33,7 +30,11 @@ from regard.training.word2vec.groups import (
     Loss,
     learn,
 )
-from regard.training.word2vec.methods import CUTS, METHODS, Method
+from regard.families.word_vectors.methods import CUTS, METHODS, Method
+from regard.models.kernels.linear import quick_products
+from regard.models.kernels.threads import one_thread
+from regard.models.word_vectors.model import Word2VecConfig, WordVectors
+from regard.text.specials import BOS, EOS, SPECIALS
 
 PIECE = 1 << 15  # tokens that a step reads; windows do not reach out of it
 # Learning rates at first, which are word2vec's own.
@@ -217,22 +218,6 @@ class VectorSteps:
         """Where products of a step are made."""
         quick = (self.config.method, self.config.loss) in QUICK
         return quick_products() if quick else nullcontext()
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Products on this thread alone: they are so small that others wait longer than they work.
-
-    On a busy machine two threads took up to ten times as long as one; see docs/measurements.md. Two
-    processes do better, `word_walk.py`. Where threads share out a row of numbers, the ends of their
-    parts have other bits besides.
-    """
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _counted(config: Word2VecConfig, counts: np.ndarray) -> np.ndarray:

@@ -33,10 +33,10 @@ import torch
 from torch import Tensor
 
 from regard.errors import RegardError
+from regard.families.word_vectors.groups import Cut, Layers, halves, products
+from regard.families.word_vectors.steps import Learned, VectorSteps, told
 from regard.models.word_vectors.model import Word2VecConfig, WordVectors
 from regard.training.memory.allocator import keep_freed
-from regard.training.word2vec.groups import Cut, Layers, halves, products
-from regard.training.word2vec.steps import Learned, VectorSteps, told
 
 PATIENCE = 200  # looks for a byte before sleeping, about 1 µs each
 ALIGNED = 64  # bytes
@@ -49,7 +49,7 @@ PACKAGE = str(Path(__file__).parents[2])
 SERVE = """import sys, types
 regard = sys.modules["regard"] = types.ModuleType("regard")
 regard.__path__ = [sys.argv[1]]
-from regard.training.word2vec.processes import serve
+from regard.families.word_vectors.processes import serve
 serve()"""
 
 Plan = Mapping[str, tuple[str, Sequence[int]]]  # for each array its dtype and shape

@@ -18,15 +18,16 @@ from torch import Tensor
 from regard.data.feeds.phrases import Ids, Joined
 from regard.data.feeds.stream import TextFeed
 from regard.errors import RegardError
+from regard.families.word_vectors.steps import VectorSteps
+from regard.families.word_vectors.walk import Walk
+from regard.models.kernels.threads import one_thread
 from regard.models.word_vectors.model import WordVectors
-from regard.storage import is_finite
 from regard.storage.event_log import LOG
+from regard.storage.tensors import is_finite
 from regard.training.checkpoints.reading import Checkpoint, Place
 from regard.training.job import Job, Outcome
 from regard.training.memory.allocator import keep_freed
 from regard.training.meter import memory
-from regard.training.word2vec.steps import VectorSteps, one_thread
-from regard.training.word2vec.walk import Walk
 
 STRETCH = 1 << 22  # tokens that are counted at once
 

@@ -11,10 +11,10 @@ from contextlib import closing, suppress
 
 import torch
 
+from regard.families.word_vectors.groups import Halves, products, pulled
+from regard.families.word_vectors.processes import Helper
+from regard.families.word_vectors.steps import Learned, VectorSteps
 from regard.models.word_vectors.model import WordVectors
-from regard.training.word2vec.groups import Halves, products, pulled
-from regard.training.word2vec.processes import Helper
-from regard.training.word2vec.steps import Learned, VectorSteps
 
 FEW = 1 << 23  # tokens to be read: a process for fewer would hardly be there in time
 LEAST = 16  # blocks in a group: with fewer, most of the time would go into meeting

@@ -4,16 +4,21 @@ import math
 import time
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 from regard.data.feeds.stream import TextFeed
+from regard.data.token_files import Tokens
 from regard.errors import RegardError
+from regard.metrics.scores import Scores
 from regard.models.counting.estimate import Table, estimate
 from regard.models.counting.model import NGram, tensors_of
 from regard.text.specials import BOS, MASK, PAD
 from regard.training.job import Job, Outcome
 from regard.training.signals import StoppedError
-from regard.training.validation import measure_counts
+from regard.training.validation import scores_of
+
+STRETCH = 1 << 20  # tokens that are looked up at once
 
 
 class Counting:
@@ -88,3 +93,24 @@ class Counting:
     def _tell(self, event: str, **values: Any) -> None:
         place = {"step": self.done, "time": round(self._seconds(), 3)}
         self.job.sink.write({"event": event, **place, **values})
+
+
+def measure_counts(module: NGram, tokens: Tokens, text_bytes: int = 0) -> Scores:
+    """Loss and perplexity over whole texts: each token has all before it in its own."""
+    total, asked, reach = 0.0, 0, module.table.order - 1
+    for start in range(0, len(tokens), STRETCH):
+        before = min(start, reach)
+        ids = tokens.read(start - before, start + STRETCH)
+        found, _ = module.table.logprobs(ids)
+        here = (ids != BOS) & (np.arange(len(ids)) >= before)
+        total -= float(found[here].sum(dtype=np.float64))
+        asked += int(here.sum())
+    return scores_of(total, asked, text_bytes)
+
+
+def counted_rules(module: NGram) -> str:
+    """How the loss of an n-gram model is counted."""
+    said = "every token once, with all that stands before it; </s> counted, <s> not"
+    if module.table.normalised:
+        return said
+    return f"{said}; stupid back-off makes scores that do not sum to one: no true perplexity"

@@ -8,8 +8,8 @@ import torch
 from numpy.lib.stride_tricks import as_strided, sliding_window_view
 from torch import Tensor
 
+from regard.families.word_vectors.groups import Cut, Drawn, Group, Targets, add
 from regard.models.word_vectors.model import Word2VecConfig
-from regard.training.word2vec.groups import Cut, Drawn, Group, Targets, add
 
 
 class Method(Protocol):

@@ -1,4 +1,4 @@
-"""What models cost that look up more than they multiply: n-grams, and word vectors.
+"""What n-gram models cost, which look up and do not multiply.
 
 An n-gram model is no network. Its table is searched with numpy, so the real search is run on arrays
 that tell what is read of them. What a search costs depends on what is found; the text here is the
@@ -15,19 +15,11 @@ import numpy as np
 import torch
 
 from regard.cost.jobs import Counted, Shape
-from regard.cost.trace.fake_device import Kind
+from regard.cost.report import LOOKUP
 from regard.cost.trace.memory import USES, Place, Use
-from regard.cost.trace.tracer import Record, tracing
-from regard.models.construction import build
-from regard.models.counting.grams import Row
+from regard.cost.trace.tracer import Record
 from regard.models.counting.model import NGram
 from regard.models.counting.table import Level, Table
-from regard.models.word_vectors.model import Word2VecConfig, WordVectors
-from regard.text.specials import SPECIALS
-from regard.training.word2vec.groups import Halves, Layers, learn
-from regard.training.word2vec.steps import VectorSteps
-
-LOOKUP = "table::lookup"
 
 
 @dataclass
@@ -134,7 +126,7 @@ def ngram(model: NGram, shape: Shape, new: int = 0) -> Counted:
     """
     text = ngram_text(model, shape.tokens + max(new - 1, 0))
     rows = torch.tensor([text] * shape.rows)
-    state = model.start(shape.rows, shape.tokens + new)
+    state = model.start(batch_size=shape.rows, capacity=shape.tokens + new)
     steps = [rows[:, i : i + 1] for i in range(shape.tokens, len(text))]
     with _watching(model) as tally:
         for part in (rows[:, : shape.tokens], *steps):
@@ -165,28 +157,4 @@ def ngram(model: NGram, shape: Shape, new: int = 0) -> Counted:
         state=held,
         parameters=sum(array.size for array in arrays),
         weights=weights,
-    )
-
-
-def vectors(config: Word2VecConfig, tokens: int, kind: Kind = "cpu") -> Counted:
-    """One step of word2vec over so many tokens, in which all words are equally frequent."""
-    draws = np.random.default_rng(0)
-    text = draws.integers(len(SPECIALS), config.vocabulary, tokens)
-    counts = np.bincount(text, minlength=config.vocabulary)
-    steps = VectorSteps(config, Row(text), counts, epochs=1, device="meta", piece=tokens)
-    module: WordVectors = build(config, "meta")
-    layers = Layers(module.input.detach(), module.output.detach())
-    columns = Halves(config.width, 1 if kind == "cuda" else 2)
-    with torch.no_grad(), tracing(module, kind) as tracer:
-        for group in steps.prepared(0).groups:
-            tracer.phase = "forward"
-            learn(layers, group, steps.loss, steps.rate(0), columns)
-        memory = dict(tracer.memory.at_peak)
-        alive = frozenset(tracer.memory.alive)
-    return Counted(
-        [r for r in tracer.records if r.phase == "forward"],
-        memory,
-        alive,
-        parameters=sum(weight.numel() for weight in module.parameters()),
-        weights=sum(weight.nbytes for weight in module.parameters()),
     )

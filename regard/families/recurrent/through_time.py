@@ -15,9 +15,7 @@ from torch.nn import functional as F
 
 from regard.data.feeds.stream import TextFeed
 from regard.data.token_files import Tokens
-from regard.models.network import BaseModel
 from regard.models.recurrent.model import RecurrentDecoder
-from regard.runs.plan import Plan
 from regard.text.specials import BOS
 
 Record = Callable[[], dict[str, Any]]
@@ -25,14 +23,11 @@ ROWS = 8
 LONGEST = 128  # steps that are gone back
 
 
-def recorder(plan: Plan, module: BaseModel) -> Record | None:
-    """What the log is told of gradients through time, on a few rows of the held-out text (or of
-    the training text, if there is no other); None for other models than recurrent language models.
-    """
-    if not isinstance(module, RecurrentDecoder) or not isinstance(plan.feed, TextFeed):
-        return None
-    known = plan.feed.valid if len(plan.feed.valid) else plan.feed.train
-    steps = min(plan.feed.context, LONGEST, len(known) - 1)
+def recorder(module: RecurrentDecoder, feed: TextFeed) -> Record:
+    """What the log is told of gradients through time, on a few rows of the held-out text, or of
+    the training text if there is no other."""
+    known = feed.valid if len(feed.valid) else feed.train
+    steps = min(feed.context, LONGEST, len(known) - 1)
     tokens = torch.from_numpy(_rows(known, steps))
 
     def record() -> dict[str, Any]:
