@@ -1,21 +1,18 @@
 """What names on a command line stand for: data, standard input, places to write to."""
 
-import glob
 import os
 import stat
 import sys
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from regard.commands.printing import note
-from regard.data.readers.files import DOCUMENT, check_text, expanded, spool
+from regard.data.readers.files import DOCUMENT, check_text, expanded
 from regard.errors import RegardError
-from regard.runs.plan import BUILT_IN
+from regard.runs.data_names import STREAM
 from regard.runs.run_folder import CHECKPOINTS, FILES, check_place, is_run
-from regard.storage import cache_folder, replaceable, size
+from regard.storage import replaceable, size
 
-STREAM = "-"
 SETTINGS = {"limit": "--max-tokens", "beams": "--beam"}  # that searches call by other words
 
 
@@ -40,33 +37,6 @@ def standard_input() -> str:
     check_text(read, "standard input")
     text = read.decode("utf-8-sig", "surrogateescape")
     return text.removesuffix("\n").removesuffix("\r")
-
-
-def readable(names: Sequence[str]) -> tuple[str, ...]:
-    """Names with standard input put into a file, since data is read more than once."""
-    return tuple(_spooled() if name == STREAM else name for name in names)
-
-
-def _spooled() -> str:
-    path = spool(sys.stdin.buffer, cache_folder() / "streams")
-    if not path.stat().st_size:
-        path.unlink()
-        raise RegardError("there is no text in standard input")
-    return str(path)
-
-
-def lasting(names: Sequence[str]) -> tuple[str, ...]:
-    """Names that mean the same from any folder: a run is evaluated and repeated from elsewhere."""
-    if len(names) == 1 and names[0] in BUILT_IN:
-        return tuple(names)
-    return tuple(_absolute(name) for name in readable(names))
-
-
-def _absolute(name: str) -> str:
-    path = expanded(name)
-    if glob.has_magic(name) and not path.is_absolute() and not path.exists():
-        return str(Path(glob.escape(str(Path.cwd()))) / path)  # a folder's own brackets are no sign
-    return str(path.absolute())
 
 
 def check_writable(path: Path, *read: str, replaced: bool = False) -> None:

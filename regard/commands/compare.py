@@ -15,9 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from regard.commands.arguments import lasting
 from regard.commands.printing import errors
-from regard.commands.train import UNSAID, Train
 from regard.comparison.compare_runs import MEASURED, NOTES, Comparing, Wanted, models_in
 from regard.comparison.contestants import USUAL, chosen, shared
 from regard.comparison.report.page import page
@@ -27,7 +25,9 @@ from regard.data.builtin.tasks import TASKS
 from regard.errors import Problems, RegardError, nearest
 from regard.families.settings import ModelSettings, Settings
 from regard.formats import count, rate
+from regard.runs.data_names import lasting
 from regard.runs.plan import device_for
+from regard.runs.request import TrainingRequest
 from regard.runs.run_folder import check_place
 from regard.storage import write_together
 from regard.training.signals import WORDS, StoppedError, listening
@@ -72,11 +72,13 @@ class Compare:
     """Each model is trained so many times; figures are means with their spread."""
     parameters: Annotated[str, tyro.conf.arg(metavar="N")] = BUDGET
     """About so many for each, by its width (5M, 300k); 0 leaves models as their names have them."""
-    minutes: Annotated[float, tyro.conf.arg(metavar="X", help_behavior_hint="")] = UNSAID
+    minutes: Annotated[float | None, tyro.conf.arg(metavar="X", help_behavior_hint="")] = None
     """Each trains so long, in as many steps as a short measurement says, instead of --steps."""
-    steps: Annotated[int, tyro.conf.arg(metavar="N", help_behavior_hint="(default: 1000)")] = UNSAID
+    steps: Annotated[
+        int | None, tyro.conf.arg(metavar="N", help_behavior_hint="(default: 1000)")
+    ] = None
     """Optimizer steps of each."""
-    epochs: Annotated[float, tyro.conf.arg(metavar="X", help_behavior_hint="")] = UNSAID
+    epochs: Annotated[float | None, tyro.conf.arg(metavar="X", help_behavior_hint="")] = None
     """Passes over the data, instead of steps."""
     out: Annotated[
         str,
@@ -145,7 +147,7 @@ class Compare:
         out = Path(self.out or Path("compared") / _stem(first.data.train))
         check_place(out)
         _check_ours(out)
-        minutes = 0.0 if self.minutes == UNSAID else self.minutes
+        minutes = self.minutes or 0.0
         return Wanted(models, out, self.seeds, _number(self.parameters), minutes, title)
 
     def _check(self) -> None:
@@ -153,14 +155,14 @@ class Compare:
         problems.require(bool(self.data or self.pairs), "give text to train on, or --pairs")
         problems.require(not (self.data and self.pairs), "give --pairs or text, not both")
         problems.require(self.seeds > 0, f"--seeds must be at least 1, not {self.seeds}")
-        given = [n for n in ("steps", "epochs", "minutes") if getattr(self, n) != UNSAID]
+        given = [n for n in ("steps", "epochs", "minutes") if getattr(self, n) is not None]
         problems.require(len(given) < 2, f"give one of --{' and --'.join(given)}, not both")
-        fine = self.steps == UNSAID or self.steps > 0
+        fine = self.steps is None or self.steps > 0
         problems.require(fine, f"--steps must be at least 1, not {self.steps}")
-        fine = self.epochs == UNSAID or self.epochs > 0
+        fine = self.epochs is None or self.epochs > 0
         problems.require(fine, f"--epochs must be more than 0, not {self.epochs:g}")
         minutes = self.minutes
-        fine = minutes == UNSAID or 0 < minutes < 1e6
+        fine = minutes is None or 0 < minutes < 1e6
         alone = os.environ.get("WORLD_SIZE", "1") == "1"
         problems.require(alone, "one process compares; start it without torchrun")
         problems.require(fine, f"--minutes must be more than 0, not {minutes:g}")
@@ -182,20 +184,19 @@ class Compare:
     def _settings(self, name: str, preset: str, changes: list[str], pairs: bool) -> Settings:
         """One model's settings, as `regard train` has them."""
         counts = not ModelSettings(preset).by_steps
-        steps, epochs = (UNSAID, UNSAID) if counts else (self.steps, self.epochs)
-        command = Train(
+        request = TrainingRequest(
             data=self.data,
             pairs=self.pairs,
-            valid=self.valid,
+            valid=tuple(chain(*self.valid)),
             recipe=self.recipe,
             model=preset,
-            steps=int(steps),
-            epochs=epochs,
+            steps=None if counts else self.steps,
+            epochs=None if counts else self.epochs,
             tokenizer=self.tokenizer,
-            set=(tuple(changes),),
+            changes=tuple(changes),
         )
         try:
-            settings = command.settings()
+            settings = request.settings()
         except RegardError as error:
             hint = "; `--set MODEL:TABLE.KEY=VALUE` is for one model alone" if changes else ""
             raise RegardError(f"{name}: {error}{hint}") from None

@@ -12,13 +12,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from regard.commands.arguments import check_writable, option, readable
+from regard.commands.arguments import check_writable, option
 from regard.commands.printing import as_note, errors
 from regard.decoding.settings import Beam
 from regard.errors import Problems
 from regard.families.tasks.base import Evaluation
 from regard.metrics.scores import Bucket, Scores
 from regard.models.config import Ability
+from regard.runs.data_names import readable
 from regard.runs.evaluate import evaluate
 from regard.runs.plan import device_for
 from regard.runs.stored_run import Run, open_run

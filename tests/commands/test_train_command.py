@@ -30,7 +30,9 @@ from regard.storage.event_log import Sink
 
 def settings_of(*arguments: str) -> Settings:
     """What a command line of `regard train` asks for."""
-    return tyro.cli(Train, args=arguments, config=(tyro.conf.FlagCreatePairsOff,)).settings()
+    return tyro.cli(
+        Train, args=arguments, config=(tyro.conf.FlagCreatePairsOff,)
+    ).request.settings()
 
 
 def losses(folder: Path) -> list[float]:

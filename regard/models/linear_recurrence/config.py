@@ -1,20 +1,10 @@
 """Everything that tells one gated linear recurrence from another, as a frozen, checked value."""
 
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from regard.errors import Problems
-from regard.models.config import Ability, ModelConfig
-
-LEAST = {"vocabulary": 1, "layers": 1, "width": 1, "hidden": 0, "kernel": 1, "feedforward": 0}
-LARGEST = {
-    "vocabulary": 1 << 26,
-    "layers": 128,
-    "width": 1 << 16,
-    "hidden": 1 << 16,
-    "kernel": 1 << 6,
-    "feedforward": 1 << 18,
-}
+from regard.fields import Range, Share
+from regard.models.config import Ability, ModelConfig, Vocabulary
 
 
 @dataclass(frozen=True)
@@ -25,26 +15,15 @@ class LinearRecurrenceConfig(ModelConfig):
     kind: ClassVar[Literal["decoder"]] = "decoder"
     context: ClassVar[int] = 1 << 26  # a text may be as long as one likes
 
-    vocabulary: int = 50257
-    layers: int = 4
-    width: int = 256
-    hidden: int = 0  # numbers of a hidden vector; 0: width
-    kernel: int = 4  # positions that a layer's convolution looks at; 1: none
-    feedforward: int = 0  # inner width of feed-forward layers; 0: 4/3 of the width
-    dropout: float = 0.0  # of embeddings and of what layers add
-
-    def __post_init__(self) -> None:
-        problems = Problems("model settings")
-        for name, most in LARGEST.items():
-            value, least = getattr(self, name), LEAST[name]
-            fits = isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
-            problems.require(
-                fits, f"{name} must be a whole number from {least} to {most:,}, not {value!r}"
-            )
-        share = self.dropout
-        fine = isinstance(share, int | float) and not isinstance(share, bool) and 0 <= share < 1
-        problems.require(fine, f"dropout must be in [0, 1), not {share!r}")
-        problems.report()
+    vocabulary: Vocabulary = 50257
+    layers: Annotated[int, Range(1, 128)] = 4
+    width: Annotated[int, Range(1, 1 << 16)] = 256
+    hidden: Annotated[int, Range(0, 1 << 16)] = 0  # numbers of a hidden vector; 0: width
+    # positions that a layer's convolution looks at; 1: none
+    kernel: Annotated[int, Range(1, 1 << 6)] = 4
+    # inner width of feed-forward layers; 0: 4/3 of the width
+    feedforward: Annotated[int, Range(0, 1 << 18)] = 0
+    dropout: Share = 0.0  # of embeddings and of what layers add
 
     @property
     def abilities(self) -> frozenset[Ability]:
