@@ -26,10 +26,10 @@ from regard.models.counting.model import NGramConfig
 from regard.models.protocol import Memory
 from regard.models.word_vectors.model import Word2VecConfig
 from regard.training.job import recompute
-from regard.training.objectives import PLAIN, Criterion, Objective, objective_for
+from regard.training.objectives import PLAIN, Criterion, objective_for
 from regard.training.optimization.optimizers import remembered
 from regard.training.optimization.precision import Precision, Weights
-from regard.training.settings import Form, OptimizerSettings
+from regard.training.settings import OptimizerSettings
 from regard.training.step import TrainingStep
 
 MOST_ROWS = 1 << 22  # that are read or written at once; so many are counted in seconds
@@ -123,7 +123,8 @@ def learning(
     """
     chosen = optimizer or OptimizerSettings(learning_rate=1e-3)
     config: ModelConfig = weights.module.config  # type: ignore[assignment]
-    step = TrainingStep.of(weights, _objective(config), chosen, precision, device, criterion)
+    objective = objective_for(config, config.form)
+    step = TrainingStep.of(weights, objective, chosen, precision, device, criterion)
     for part in step.optimizers.parts:
         for group in part.param_groups:
             for weight in group["params"]:
@@ -168,11 +169,6 @@ def train_step(
         step.mixed, step.phase = partial(_mixed, tracer, precision), phase
         step.take(0, [batch] * parts, batch.valid)
         return _counted(tracer, module, ("forward", "backward", "optimizer"))
-
-
-def _objective(config: ModelConfig) -> Objective:
-    form: Form = "pairs" if config.kind == "encoder-decoder" else "text"
-    return objective_for(config, "images" if isinstance(config, CaptionConfig) else form)
 
 
 def _mixed(tracer: Tracer, precision: Precision) -> Any:

@@ -23,7 +23,7 @@ class Bucket:
     bleu_margin: float | None = None  # half of the 95 % interval of pairs drawn anew
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Scores:
     """Figures of one evaluation; None where a figure has no meaning."""
 
@@ -49,6 +49,9 @@ class Scores:
         if self.loss is not None:
             return self.loss
         return math.inf if self.bleu is None else 1 - self.bleu / 100
+
+    def __repr__(self) -> str:
+        return f"Scores({', '.join(f'{name}={value!r}' for name, value in self.figures().items())})"
 
     def figures(self) -> dict[str, Any]:
         """What there is, by name."""
