@@ -168,8 +168,9 @@ class LinearRecurrence(Network):
         exact = torch.float32 if weight.element_size() < 4 else weight.dtype
         held: list[Tensor] = []
         for _ in self.blocks:
-            held.append(weight.new_zeros(rows, config.kernel - 1, config.width))
-            held.append(weight.new_zeros(rows, 1, config.hidden, dtype=exact))
+            shape = rows, config.kernel - 1, config.width
+            held.append(torch.zeros(shape, dtype=weight.dtype, device=weight.device))
+            held.append(torch.zeros(rows, 1, config.hidden, dtype=exact, device=weight.device))
         return held
 
     def _mine(self, state: State | None, rows: int) -> LastInputs | None:
