@@ -63,7 +63,10 @@ def test_every_auto_is_decided(tmp_path):
     made = plan(plain)
     tables = made.settings.tables()
     open_ended = {
-        *(("training", key) for key in ("tokens_per_step", "context", "micro_batch_size", "device")),
+        *(
+            ("training", key)
+            for key in ("tokens_per_step", "context", "micro_batch_size", "device")
+        ),
         *(("training", key) for key in ("precision", "compile", "validate_every")),
         *(("training", key) for key in ("checkpoint_every", "sample_every", "log_every")),
         *(("tokenizer", key) for key in ("kind", "vocabulary")),
