@@ -101,7 +101,7 @@ def test_beam_search_sampling_and_drafts_run_on_it():
     ("call", "words"),
     [
         (lambda m: m.encode(torch.zeros(1, 2)), "reads no source"),
-        (lambda m: m.start(0, 5), "needs rows and room"),
+        (lambda m: m.start(0, 5), "0 rows × 5 tokens"),
         (lambda m: m.start(1, 5, return_attention=True), "no attention to return"),
         (lambda m: m(torch.tensor([[99]])), "from 0 to 8"),
         (lambda m: m(torch.tensor([[3]]), state=m.start(2, 5)), "the state has 2 rows"),

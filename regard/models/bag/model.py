@@ -20,7 +20,7 @@ from regard.models.kernels.linear import Linear
 from regard.models.masks import Mask
 from regard.models.network import SequenceModule
 from regard.models.protocol import Memory, State, chosen_rows, forgotten
-from regard.models.validation import checked_lengths
+from regard.models.validation import check_room, checked_lengths
 
 END = 2
 # The log-probability of what cannot be: nothing beside 1 in 32 bits, and yet a finite loss, for a
@@ -142,8 +142,7 @@ class Bag(SequenceModule):
             raise RegardError(
                 "a bag looks at all its words alike, so there is no attention to return"
             )
-        if rows < 1 or room < 1:
-            raise RegardError(f"a state needs rows and room, not {rows} rows × {room} tokens")
+        check_room(rows, room)
         return LabelState(rows)
 
     def _labels(self, held: LabelState | None, memory: Memory | None, rows: int) -> Tensor:

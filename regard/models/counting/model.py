@@ -16,6 +16,7 @@ from regard.models.counting.estimate import Level, Table
 from regard.models.masks import Mask, whole_numbers
 from regard.models.network import SequenceModule
 from regard.models.protocol import Memory, State, chosen_rows, forgotten
+from regard.models.validation import check_room
 
 
 class LastTokens:
@@ -142,8 +143,7 @@ class NGram(SequenceModule):
         """An empty state; it needs the same little room for any length."""
         if return_attention:
             raise RegardError("an n-gram reads no source, so there is no attention to return")
-        if rows < 1 or room < 1:
-            raise RegardError(f"a state needs rows and room, not {rows} rows × {room} tokens")
+        check_room(rows, room)
         return LastTokens(rows, self.table.order - 1)
 
     def _mine(self, state: State | None, rows: int) -> LastTokens | None:
