@@ -277,3 +277,8 @@ def weighted(logits: Tensor) -> Tensor:
     """A loss to which every logit matters."""
     generator = torch.Generator().manual_seed(3)
     return (logits * torch.randn(logits.shape, generator=generator, dtype=logits.dtype)).sum()
+
+
+def reached(gradient: Tensor) -> set[int]:
+    """The words whose embeddings learn something."""
+    return {*gradient.abs().sum(-1).nonzero().flatten().tolist()}

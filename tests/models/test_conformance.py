@@ -31,6 +31,7 @@ from every_family import (
     ids,
     memory_of,
     memory_of_row,
+    reached,
     source_of,
     tiny,
     weighted,
@@ -162,6 +163,9 @@ def test_padding_changes_nothing_for_a_row(name: str):
         assert_same(plain[row, :count], wanted[:count])
         assert_same(begun[row, :count], wanted[:count])
         assert_same(after[row], wanted[count:])
+        if memory is not None:
+            own = memory_of_row(model, 3, row, length)
+            assert_same(memory.values[row, : own.values.shape[1]], own.values[0])
 
 
 @every_reader
@@ -370,11 +374,6 @@ def test_where_there_is_no_attention_there_is_none_to_return(name: str):
 
 
 # --- gradients -------------------------------------------------------------------------------
-
-
-def reached(gradient: Tensor) -> set[int]:
-    """The words whose embeddings learn something."""
-    return {*gradient.abs().sum(-1).nonzero().flatten().tolist()}
 
 
 @every_learner
