@@ -21,10 +21,10 @@ from regard.cost import jobs, measured
 from regard.cost.device.ceilings import Device, device_named
 from regard.cost.jobs import Shape
 from regard.cost.predict import predicted
-from regard.families.registry import named
 from regard.models.config import ModelConfig
 from regard.models.construction import usable
 from regard.models.recurrent.config import RecurrentConfig
+from regard.models.registry import named
 from regard.training.optimization.precision import Precision
 
 # Short steps of one model take 1.1 or 1.8 ms by where its weights happen to lie: it is built anew.

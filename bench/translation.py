@@ -42,7 +42,7 @@ from regard.models.construction import build
 from regard.models.transformer.config import TransformerConfig
 from regard.models.transformer.model import Transformer
 from regard.runs.stored_run import Run, open_run, write_run, write_weights
-from regard.storage import TensorFolder
+from regard.storage.tensors import TensorFolder
 from regard.text.specials import BOS, EOS, PAD, SPECIALS
 
 WORK = "work.json"

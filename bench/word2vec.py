@@ -37,11 +37,11 @@ import numpy as np
 import torch
 from measure import machine
 
+from regard.families.word_vectors.steps import VectorSteps
+from regard.families.word_vectors.walk import Walk
 from regard.models.word_vectors.model import Word2VecConfig, WordVectors
 from regard.text.specials import BOS, EOS, SPECIALS
 from regard.training.memory.allocator import keep_freed
-from regard.training.word2vec.steps import VectorSteps
-from regard.training.word2vec.walk import Walk
 
 METHODS = ("skip-gram", "cbow")
 

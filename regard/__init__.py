@@ -6,21 +6,27 @@ from typing import TYPE_CHECKING, Any
 from regard.errors import RegardError
 
 if TYPE_CHECKING:
-    from regard.families.registry import named as preset
+    from regard.api import TrainedRun, compare, cost, evaluate, train
     from regard.inspection.tape import record
     from regard.loading import Model, build, ensemble, load, save
+    from regard.models.registry import named as preset
     from regard.models.transformer.config import TransformerConfig
 
 __all__ = [
     "Model",
     "RegardError",
+    "TrainedRun",
     "TransformerConfig",
     "build",
+    "compare",
+    "cost",
     "ensemble",
+    "evaluate",
     "load",
     "preset",
     "record",
     "save",
+    "train",
 ]
 __version__ = "0.1.0"
 
@@ -28,13 +34,18 @@ __version__ = "0.1.0"
 # two, in which the command must already know what to do with Ctrl-C.
 HOMES = {
     "Model": ("loading", "Model"),
+    "TrainedRun": ("api", "TrainedRun"),
     "TransformerConfig": ("models.transformer.config", "TransformerConfig"),
     "build": ("loading", "build"),
+    "compare": ("api", "compare"),
+    "cost": ("api", "cost"),
     "ensemble": ("loading", "ensemble"),
+    "evaluate": ("api", "evaluate"),
     "load": ("loading", "load"),
-    "preset": ("families.registry", "named"),
+    "preset": ("models.registry", "named"),
     "record": ("inspection.tape", "record"),
     "save": ("loading", "save"),
+    "train": ("api", "train"),
 }
 
 

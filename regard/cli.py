@@ -1,15 +1,15 @@
 """The command line: parse, call, print."""
 
-import inspect
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr
 from functools import partial
+from importlib import import_module
 from importlib.metadata import version
 from io import StringIO, TextIOWrapper
 from signal import Signals
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import tyro
 from rich.console import Console
@@ -17,31 +17,10 @@ from rich.table import Table
 from rich.text import Text
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
-from regard.commands.align import Align
-from regard.commands.arpa import Arpa
-from regard.commands.calibrate import Calibrate
-from regard.commands.caption import CaptionPictures
-from regard.commands.classify import Classify
-from regard.commands.compare import Compare
-from regard.commands.cost import Cost
-from regard.commands.embed import Embed
-from regard.commands.evaluate import Evaluate
-from regard.commands.fill import Fill
-from regard.commands.generate import Generate
-from regard.commands.models import Describe, Models
-from regard.commands.plan import PlanCommand
-from regard.commands.plot import Plot
 from regard.commands.printing import ReaderGoneError, errors, fail, foreign_words, output
-from regard.commands.recipes import Recipes
-from regard.commands.runs import Runs
-from regard.commands.score import Score
-from regard.commands.tokenize import LearnTokenizer, Tokenize
-from regard.commands.train import Train
-from regard.commands.translate import Translate
-from regard.commands.words import Words
 from regard.errors import RegardError, nearest
 from regard.terminal import cut, in_one_line
-from regard.training.memory.check import is_full
+from regard.training.memory.out_of_memory import is_full
 from regard.training.signals import WORDS, StoppedError
 
 
@@ -51,30 +30,87 @@ class Command(Protocol):
     def run(self, console: Console) -> None: ...
 
 
-COMMANDS: dict[str, Callable[..., Command]] = {
-    "train": Train,
-    "evaluate": Evaluate,
-    "generate": Generate,
-    "translate": Translate,
-    "caption": CaptionPictures,
-    "align": Align,
-    "score": Score,
-    "fill": Fill,
-    "embed": Embed,
-    "classify": Classify,
-    "words": Words,
-    "arpa": Arpa,
-    "plot": Plot,
-    "compare": Compare,
-    "runs": Runs,
-    "recipes": Recipes,
-    "tokenize": Tokenize,
-    "tokenizer": LearnTokenizer,
-    "models": Models,
-    "describe": Describe,
-    "cost": Cost,
-    "plan": PlanCommand,
-    "calibrate": Calibrate,
+class Listed(NamedTuple):
+    """A command that is not imported yet: most need torch, which takes a second or two."""
+
+    place: str  # its module in `regard.commands`, and the class there
+    about: str  # the first line of the class's docstring; a test compares them
+
+    def load(self) -> Callable[..., Command]:
+        """The class, imported now."""
+        module, _, name = self.place.partition(".")
+        found: Callable[..., Command] = getattr(import_module(f"regard.commands.{module}"), name)
+        return found
+
+
+COMMANDS: dict[str, Listed] = {
+    "train": Listed(
+        "train.Train", "Train a model on text, on pairs of texts, or on images with captions."
+    ),
+    "evaluate": Listed(
+        "evaluate.Evaluate",
+        "Measure a run on whole texts, pairs or images: always the same figures.",
+    ),
+    "generate": Listed(
+        "generate.Generate", "Continue a text; a translator writes from it as its source."
+    ),
+    "translate": Listed(
+        "translate.Translate", "Translate a file, or standard input, line by line, by beam search."
+    ),
+    "caption": Listed(
+        "caption.CaptionPictures", "Describe pictures, and show where each word looked."
+    ),
+    "align": Listed(
+        "align.Align",
+        "Show which source words each target word looked at, or how often that is right.",
+    ),
+    "score": Listed(
+        "score.Score",
+        "Tell how probable texts are: log-probability, tokens and text, a line for each.",
+    ),
+    "fill": Listed("fill.Fill", "Fill the gaps of a text, and list what else may stand in each."),
+    "embed": Listed(
+        "embed.Embed",
+        "Turn texts into vectors: a model's last layer, pooled over each text's tokens.",
+    ),
+    "classify": Listed(
+        "classify.Classify", "Label texts: label, probability and text, a line for each."
+    ),
+    "words": Listed(
+        "words.Words", "Look at word vectors: neighbours, analogies, tests and pictures."
+    ),
+    "arpa": Listed(
+        "arpa.Arpa", "Write an n-gram run as an ARPA file, or make a run of such a file."
+    ),
+    "plot": Listed("plot.Plot", "Draw training and validation loss of one or more runs."),
+    "compare": Listed(
+        "compare.Compare",
+        "Train several models on the same data, measure them, and write one report.",
+    ),
+    "runs": Listed(
+        "runs.Runs", "List runs: how they stand, how far they came, and which can go on."
+    ),
+    "recipes": Listed(
+        "recipes.Recipes", "List the recipes, or every setting that a recipe or --set can change."
+    ),
+    "tokenize": Listed("tokenize.Tokenize", "Show a text's tokens in colour, and count them."),
+    "tokenizer": Listed(
+        "tokenize.LearnTokenizer", "Learn a tokenizer from text and write it as tokenizer.json."
+    ),
+    "models": Listed(
+        "models.Models", "List the named models with their shapes and parameter counts."
+    ),
+    "describe": Listed(
+        "models.Describe",
+        "Print a model's tree with shapes and parameter counts; no weights are made.",
+    ),
+    "cost": Listed(
+        "cost.Cost", "Tell what a model needs for a job: operations, memory, time; does it fit?"
+    ),
+    "calibrate": Listed(
+        "calibrate.Calibrate",
+        "Measure this machine, in a minute or two, for what `regard cost` predicts.",
+    ),
 }
 REPEATED = 200  # characters of an argument that a message repeats
 ABOUT = "Sequence models from n-grams to Transformers, trained, measured, looked into."
@@ -108,7 +144,7 @@ def _parsed(name: str, typed: Sequence[str]) -> Command:
     """Parse the arguments of a command; messages show control characters in them spelled out."""
     parse = partial(
         tyro.cli,
-        COMMANDS[name],
+        COMMANDS[name].load(),
         prog=f"regard {name}",
         config=(tyro.conf.FlagCreatePairsOff,),
         registry=_registry(),
@@ -158,8 +194,7 @@ def _help(console: Console) -> None:
     console.print(Text("usage: regard COMMAND …\n", "bold").append(f"\n{ABOUT}\n", "not bold"))
     table = Table.grid(padding=(0, 2))
     for name, command in COMMANDS.items():
-        about = (inspect.getdoc(command) or "").splitlines()[0]
-        table.add_row(Text(f"  {name}", "cyan"), Text(about))
+        table.add_row(Text(f"  {name}", "cyan"), Text(command.about))
     console.print(table)
     console.print("\n`regard COMMAND --help` tells the rest; `regard --version` the version.")
 

@@ -19,8 +19,8 @@ from regard.decoding.settings import Sampling
 from regard.errors import RegardError
 from regard.runs import recipes
 from regard.runs.plan import plan
-from regard.runs.run_folder import clear, followed, is_ours
-from regard.runs.stored_run import Run, open_run
+from regard.runs.run_folder import clear, followed
+from regard.runs.stored_run import Run, is_ours, open_run
 from regard.storage import lock
 
 RECIPE, FOLDER = "python", Path("demo") / "python"

@@ -22,19 +22,18 @@ from regard.decoding.streams import Completion, Stream, continue_all, search_all
 from regard.decoding.text_model import Given, TextModel
 from regard.decoding.translation import Translation, least_risky, translated
 from regard.errors import Problems, RegardError
-from regard.families.registry import named
-from regard.interchange.huggingface.folder import load_folder, save_folder
-from regard.models.captioner.config import CaptionConfig
-from regard.models.config import ModelConfig
+from regard.interchange.huggingface.folder import load_folder, savable, save_folder
+from regard.models.config import Ability, ModelConfig
 from regard.models.construction import build as construct
 from regard.models.construction import usable
 from regard.models.kernels.converted import Converted
 from regard.models.kernels.int8 import quantise
 from regard.models.kernels.packed import packed
 from regard.models.network import BaseModel, Network, SequenceModule
-from regard.models.transformer.model import Transformer
-from regard.runs.stored_run import Run, is_run, open_run
-from regard.storage import former_files, strange_files
+from regard.models.registry import named
+from regard.runs.run_folder import is_run
+from regard.runs.stored_run import Run, open_run
+from regard.storage.tensors import former_files, strange_files
 from regard.text.tokenizer import Tokenizer
 from regard.training.checkpoints.reading import PLACE
 
@@ -134,9 +133,8 @@ class Model:
         prefix: Given = "",
     ) -> list[Caption]:
         """The best caption of each PNG or JPEG file, with what each of its tokens looked at."""
-        self.speaker.require("captioner", what="describe pictures")
-        config = self.config
-        assert isinstance(config, CaptionConfig)
+        self.speaker.require(Ability.CAPTION, what="describe pictures")
+        config: Any = self.config
         if not isinstance(images, str | Path | Sequence):
             raise RegardError(f"give the paths of images, not {images!r:.60}")
         named = [images] if isinstance(images, str | Path) else list(images)
@@ -271,7 +269,7 @@ def _signs(extra: Mapping[str, Any], config: ModelConfig) -> SpecialTokens:
     ends = extra.get("eos_token_id")
     if ends is None:
         return special_tokens_of(config)
-    both = config.kind == "encoder-decoder"
+    both = config.reads_text
     starts = "decoder_start_token_id" if both else "bos_token_id"
     several = tuple(ends) if isinstance(ends, list) else (ends,)
     pad, begin = extra.get("pad_token_id"), extra.get(starts)
@@ -295,7 +293,7 @@ def text_model_of(run: Run) -> TextModel:
 
 
 def _of_run(run: Run) -> Model:
-    source = run.source_tokenizer if run.config.kind == "encoder-decoder" else None
+    source = run.source_tokenizer if run.config.reads_text else None
     return Model(run.module, {}, run.tokenizer, source)
 
 
@@ -333,7 +331,7 @@ def load(
         )
     else:
         model = Model(*load_folder(folder, usable(device), dtype), origin=folder.resolve())
-    if int8 and not isinstance(model.module, Transformer):
+    if int8 and Ability.CONVERT not in model.config.abilities:
         raise RegardError(
             f"{folder}: only a Transformer has weights to keep in eight bits; load it without int8"
         )
@@ -366,7 +364,7 @@ def ensemble(models: Sequence[Model]) -> Model:
 
 
 def _converted(module: BaseModel, int8: bool, fast: bool) -> BaseModel:
-    if not isinstance(module, Transformer):
+    if Ability.CONVERT not in module.config.abilities:
         return module
     if int8:
         return quantise(module, keep=False)
@@ -387,28 +385,27 @@ def is_folder(path: Path) -> bool:
         return False
 
 
-def save(model: Model | Transformer, path: str | Path, shard_bytes: int = 5_000_000_000) -> None:
+def save(model: Model | BaseModel, path: str | Path, shard_bytes: int = 5_000_000_000) -> None:
     """Write a model as a Hugging Face folder that `transformers` and `regard.load` read.
 
     Weights of more than `shard_bytes` are split over several files with an index. The folder is
     new, or holds what `save` wrote before, or it is the one that the model was loaded from.
     """
     model = getattr(model, "_orig_mod", model)  # a compiled module wraps the real one
-    if isinstance(model, Transformer):
+    if isinstance(model, BaseModel):
         model = Model(model)
     if not isinstance(model, Model):
         raise RegardError(f"save needs a model, then a path; a {type(model).__name__} is no model")
-    if not isinstance(model.module, Transformer):
-        raise RegardError("a Hugging Face folder holds a Transformer; this model is none")
-    if any(isinstance(part, Converted) for part in model.module.modules()):
+    module = savable(model.module)
+    if any(isinstance(part, Converted) for part in module.modules()):
         raise RegardError("weights that were packed or rounded are not saved; load the model plain")
-    if model.module.device.type == "meta":
+    if module.device.type == "meta":
         raise RegardError("a model on the meta device has no weights to save")
     try:
         _check_free(_path(path), model.origin)
     except OSError as error:
         raise RegardError(f"cannot write {path}: {error.strerror or error}") from None
-    save_folder(model.module, _path(path), model.extra, shard_bytes)
+    save_folder(module, _path(path), model.extra, shard_bytes)
 
 
 def _check_free(folder: Path, origin: Path | None) -> None:

@@ -161,7 +161,7 @@ def test_full_memory_is_one_sentence_and_another_error_of_torch_is_not_hidden(ca
         def run(self, console):
             raise error
 
-        monkeypatch.setattr(COMMANDS["models"], "run", run)
+        monkeypatch.setattr(COMMANDS["models"].load(), "run", run)
         main(["models"])
 
     with pytest.raises(SystemExit):

@@ -51,7 +51,6 @@ CASES = {
     "models": ["models", HOSTILE],
     "describe": ["describe", HOSTILE],
     "cost": ["cost", HOSTILE],
-    "plan": ["plan", HOSTILE],
     "calibrate": ["calibrate", "--device", HOSTILE],
 }
 
@@ -187,7 +186,7 @@ def test_a_warning_of_a_library_is_a_note_and_spelled_out(terminal, monkeypatch)
     def warn(self, console):
         warnings.warn(HOSTILE, stacklevel=1)
 
-    monkeypatch.setattr(COMMANDS["models"], "run", warn)
+    monkeypatch.setattr(COMMANDS["models"].load(), "run", warn)
     assert run(terminal, "models") == 0
     assert f"note: \\x1b]0;title\\x07{SPELLED}" in OURS.sub("", terminal.text)
     assert not obeyed(terminal.text)
@@ -222,7 +221,7 @@ def test_an_error_behind_an_unfinished_line_begins_a_line(terminal, monkeypatch)
             printing.put("Once upon")
             raise RegardError("no more")
 
-    monkeypatch.setattr(COMMANDS["models"], "run", half)
+    monkeypatch.setattr(COMMANDS["models"].load(), "run", half)
     assert run(terminal, "models") == 2
     assert OURS.sub("", terminal.text).splitlines() == ["Once upon", "error: no more"]
 

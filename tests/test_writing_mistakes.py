@@ -151,7 +151,7 @@ def test_arguments_are_named_as_they_were_given(decoder, translator):
         (lambda: decoder.generate("a", beam=2, n=3), "3 best of 2 beams cannot be had; raise beam"),
         (lambda: translator.translate("a", max_tokens=-1), "max_tokens must be .* not -1"),
         (lambda: translator.translate("a", mbr="2"), "mbr must be .* not '2'"),
-        (lambda: translator.translate("a", mbr=5000), "mbr must be .* 1 to 4096, not 5000"),
+        (lambda: translator.translate("a", mbr=5000), "mbr must be .* 1 to 4,096, not 5000"),
         (lambda: translator.translate("a", beam=Beam(beams=0)), "beams must be"),
     ]
     for call, words in cases:

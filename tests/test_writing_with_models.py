@@ -12,7 +12,7 @@ from regard.decoding.settings import SEEDS, Beam, Sampling
 from regard.decoding.translation import limit_for
 from regard.errors import RegardError
 from regard.loading import Model
-from regard.models.counting.estimate import kneser_ney
+from regard.models.counting.estimate import estimate
 from regard.models.counting.model import NGram
 from regard.models.kernels.int8 import quantise
 from regard.models.kernels.packed import packed
@@ -171,7 +171,7 @@ def test_a_module_of_the_same_kind_drafts(models):
         ("decoder", lambda m: m.generate("a", temperature=float("nan")), "temperature must be"),
         ("decoder", lambda m: m.generate("a", max_tokens=-1), "max_tokens must be"),
         ("decoder", lambda m: m.generate("a", beam=3, max_tokens=0), "at least one token"),
-        ("decoder", lambda m: m.generate("a", n=0), "n must be a whole number, 1 to"),
+        ("decoder", lambda m: m.generate("a", n=0), "n must be a whole number from 1 to"),
         ("decoder", lambda m: m.generate("a", stop=map(str, range(5000))), "5,000 are too many"),
         ("decoder", lambda m: m.generate("a", banned=[10**6]), "does not exist"),
         ("encoder-decoder", lambda m: m.translate(["a", "b" * 90]), "line 2: a source of 91"),
@@ -303,8 +303,16 @@ def test_other_kinds_of_input_are_taken_or_told(models):
         ("decoder", lambda m: regard.ensemble([m, None]), r"not of \[a model, None\]$"),
         ("decoder", lambda m: m.generate("a", stop=5), "must be a list of texts"),
         ("encoder", lambda m: m.fill(["a [mask]"]), "give a text with gaps"),
-        ("decoder", lambda m: m.generate("a", banned=5), "banned must be a tuple of token ids"),
-        ("decoder", lambda m: m.generate("a", banned=None, beam=2), "banned must be a tuple"),
+        (
+            "decoder",
+            lambda m: m.generate("a", banned=5),
+            "banned must be a list of whole numbers, 0 or more",
+        ),
+        (
+            "decoder",
+            lambda m: m.generate("a", banned=None, beam=2),
+            "banned must be a list of whole numbers",
+        ),
         ("decoder", lambda m: m.stream("a", None), "settings are a Sampling, or one for each"),
         ("decoder", lambda m: m.stream("a", {"limit": 3}), "a Sampling, .* not {'limit': 3}"),
         ("decoder", lambda m: m.stream("a", [{"limit": 3}]), "settings are a Sampling"),
@@ -425,7 +433,7 @@ def test_the_least_risky_translation_is_the_sample_that_agrees_best(models):
         ({"mbr": 4, "prefix": "sat"}, "leave out beam and prefix"),
         ({"mbr": 4, "prefix": None}, "leave out beam and prefix"),
         ({"mbr": 4, "temperature": -1}, "temperature must be"),
-        ({"mbr": -1}, "mbr must be a whole number, 1 to 4096"),
+        ({"mbr": -1}, "mbr must be a whole number from 1 to 4,096"),
         ({"seed": 3}, "temperature and seed are for mbr"),
         ({"temperature": 0.5}, "temperature and seed are for mbr"),
     ],
@@ -455,7 +463,7 @@ def other_than(model: Model, seed: int) -> Model:
 def counted(model: Model) -> Model:
     """A trigram of the same words."""
     ids = np.array([1, *model.tokenizer.encode(TEXT), 2])
-    return replace(model, module=NGram.of(kneser_ney(ids, 3, model.config.vocabulary, 1)))
+    return replace(model, module=NGram.of(estimate(ids, 3, model.config.vocabulary, 1)))
 
 
 @pytest.mark.parametrize("make", [lambda model: other_than(model, 3), counted])

@@ -26,7 +26,7 @@ from regard.inspection.alignment import (
     Alignment,
     By,
     Heads,
-    Watched,
+    PairAttention,
     check_watchable,
     unit_spans,
     watched,
@@ -37,7 +37,8 @@ from regard.inspection.heatmap import heat_text, heatmap
 from regard.loading import text_model_of
 from regard.metrics.alignment_errors import Gold, Tally, compare, gold_of, read_gold
 from regard.runs.plan import device_for
-from regard.runs.stored_run import is_run, open_run, settings_of
+from regard.runs.run_folder import is_run
+from regard.runs.stored_run import open_run, settings_of
 from regard.terminal import literal
 from regard.text.invalid_utf8 import replace_invalid_utf8
 
@@ -280,7 +281,7 @@ def _translation(speaker: TextModel, source: str) -> str:
     return best.text.strip()
 
 
-def _told(looks: Iterator[Watched | str], count: int) -> Iterator[Watched | None]:
+def _told(looks: Iterator[PairAttention | str], count: int) -> Iterator[PairAttention | None]:
     """What could be read; what could not, and how much of it is unknown, is told behind."""
     left_out: list[str] = []
     unknown = tokens = 0

@@ -1,25 +1,18 @@
 """What names on a command line stand for: data, standard input, places to write to."""
 
-import glob
 import os
 import stat
 import sys
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from regard.commands.printing import note
-from regard.data.readers.files import DOCUMENT, check_text, expanded, spool
+from regard.data.readers.files import DOCUMENT, check_text, expanded
 from regard.errors import RegardError
-from regard.runs.plan import BUILT_IN
-from regard.runs.stored_run import RUN, SOURCE_TOKENIZER, TOKENIZER, WEIGHTS, is_run
-from regard.storage import cache_folder, replaceable, size
-from regard.storage.event_log import LOG
-from regard.storage.lock import LOCK
-from regard.training.checkpoints.reading import FOLDER as CHECKPOINTS
+from regard.runs.data_names import STREAM
+from regard.runs.run_folder import CHECKPOINTS, FILES, check_place, is_run
+from regard.storage import replaceable, size
 
-STREAM = "-"
-OWN = (RUN, WEIGHTS, TOKENIZER, SOURCE_TOKENIZER, LOG, LOCK)  # what a run's folder has to keep
 SETTINGS = {"limit": "--max-tokens", "beams": "--beam"}  # that searches call by other words
 
 
@@ -46,33 +39,6 @@ def standard_input() -> str:
     return text.removesuffix("\n").removesuffix("\r")
 
 
-def readable(names: Sequence[str]) -> tuple[str, ...]:
-    """Names with standard input put into a file, since data is read more than once."""
-    return tuple(_spooled() if name == STREAM else name for name in names)
-
-
-def _spooled() -> str:
-    path = spool(sys.stdin.buffer, cache_folder() / "streams")
-    if not path.stat().st_size:
-        path.unlink()
-        raise RegardError("there is no text in standard input")
-    return str(path)
-
-
-def lasting(names: Sequence[str]) -> tuple[str, ...]:
-    """Names that mean the same from any folder: a run is evaluated and repeated from elsewhere."""
-    if len(names) == 1 and names[0] in BUILT_IN:
-        return tuple(names)
-    return tuple(_absolute(name) for name in readable(names))
-
-
-def _absolute(name: str) -> str:
-    path = expanded(name)
-    if glob.has_magic(name) and not path.is_absolute() and not path.exists():
-        return str(Path(glob.escape(str(Path.cwd()))) / path)  # a folder's own brackets are no sign
-    return str(path.absolute())
-
-
 def check_writable(path: Path, *read: str, replaced: bool = False) -> None:
     """Say that no file can be written at `path` before the work, not behind it.
 
@@ -94,7 +60,7 @@ def _run_of(path: Path) -> Path | None:
     """The run whose own file this is, or would be."""
     with suppress(OSError, RuntimeError, ValueError):  # links in a circle are no run's
         there = path.resolve()
-        if there.name in OWN and is_run(there.parent):
+        if there.name in FILES and is_run(there.parent):
             return there.parent
         stored = (folder for folder in there.parents if folder.name == CHECKPOINTS)
         return next((folder.parent for folder in stored if is_run(folder.parent)), None)
@@ -119,24 +85,3 @@ def _same(path: Path, name: str) -> bool:
 def _is_file(there: os.stat_result, name: str) -> bool:
     given = os.fstat(sys.stdin.fileno()) if name == STREAM else expanded(name).stat()
     return stat.S_ISREG(there.st_mode) and os.path.samestat(there, given)
-
-
-def check_spelling(path: Path) -> None:
-    """Refuse a name that is not UTF-8: the library that reads weights cannot be given it."""
-    try:
-        str(path).encode()
-    except UnicodeEncodeError:
-        raise RegardError(f"cannot write {path}: its name is not UTF-8; choose another") from None
-
-
-def check_place(path: Path) -> None:
-    """Refuse a place where neither a file nor a folder can be written."""
-    check_spelling(path)
-    near = next(place for place in (path, *path.absolute().parents) if os.path.lexists(place))
-    if near == path:
-        good = os.access(path, os.W_OK)
-    else:
-        good = near.is_dir() and os.access(near, os.W_OK | os.X_OK)
-    if not good:
-        where = "" if near == path else f" ({near} is no folder that one can write to)"
-        raise RegardError(f"cannot write {path}{where}")

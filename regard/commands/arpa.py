@@ -15,9 +15,8 @@ from regard.commands.arguments import check_writable
 from regard.data.readers.files import expanded
 from regard.errors import RegardError
 from regard.families.settings import ModelSettings, Settings
-from regard.interchange.arpa import read_arpa, write_arpa
+from regard.interchange.arpa import config_of, read_arpa, table_of, tensors_of, write_arpa
 from regard.loading import is_folder
-from regard.models.counting.model import NGram, NGramConfig, tensors_of
 from regard.runs.stored_run import open_run, write_run, write_weights
 from regard.storage import building
 from regard.storage.event_log import Log
@@ -50,10 +49,8 @@ class Arpa:
 
 def _exported(folder: Path, path: Path) -> str:
     run = open_run(folder)
-    if not isinstance(run.module, NGram):
-        raise RegardError(f"{folder} is no n-gram model; ARPA holds nothing else")
+    table = table_of(run.module, folder)
     check_writable(path, replaced=True)
-    table = run.module.table
     write_arpa(table, run.tokenizer.vocabulary.tokens, path)
     return f"wrote {path}: {table.counts()}"
 
@@ -72,7 +69,7 @@ def _imported(path: Path, folder: Path) -> str:
     if not np.isfinite(single[UNK]):
         single[UNK] = UNHEARD
     tokenizer = Tokenizer(Vocabulary("word", tokens, tokenised=True))
-    config = NGramConfig(len(tokens), table.order)
+    config = config_of(table, len(tokens))
     settings = Settings(
         DataSettings(lines="yes", held_out=0.0),
         replace(TokenizerSettings(), kind="word", tokenised="yes", vocabulary=len(tokens)),

@@ -8,11 +8,12 @@ import tyro
 from rich.console import Console
 from rich.text import Text
 
-from regard.commands.arguments import check_place, check_writable
+from regard.commands.arguments import check_writable
 from regard.cost.device.calibrate import calibrate
 from regard.cost.device.ceilings import COPY, measured_folder
 from regard.errors import RegardError
 from regard.runs.plan import device_for
+from regard.runs.run_folder import check_place
 from regard.storage import write_json
 
 DEVICES = ("auto", "cpu", "cuda")

@@ -22,7 +22,7 @@ from regard.errors import Problems, RegardError
 from regard.inspection.caption_pictures import draw_caption, words_seen
 from regard.inspection.drawing import KINDS
 from regard.loading import text_model_of
-from regard.models.captioner.config import CaptionConfig
+from regard.models.config import Ability
 from regard.runs.plan import device_for
 from regard.runs.stored_run import open_run
 from regard.terminal import literal
@@ -77,16 +77,16 @@ class CaptionPictures:
         paths = self._paths()
         run = open_run(Path(self.path), device_for(self.device))
         speaker = text_model_of(run)
-        speaker.require("captioner", who=self.path, what="describe pictures")
-        assert isinstance(run.config, CaptionConfig)
-        size, drawn = run.config.picture, self._drawings(paths)
+        speaker.require(Ability.CAPTION, who=self.path, what="describe pictures")
+        config: Any = run.config
+        size, drawn = config.picture, self._drawings(paths)
         for path, image, best in self._described(speaker, paths, size, beam):
             out = drawn.get(path)
             if out is not None:
                 seen = words_seen(best[0], run.tokenizer)
                 draw_caption(image, seen, out, literal(best[0].text))
             if self.json:
-                facts = _facts(path, best, run.config, speaker)
+                facts = _facts(path, best, config, speaker)
                 put(json.dumps(facts, ensure_ascii=False) + "\n")
                 continue
             for one in best:
@@ -171,9 +171,7 @@ def _is_picture(path: Path) -> bool:
     return name.endswith(SUFFIXES) and not name.endswith(SEEN) and not name.startswith(".")
 
 
-def _facts(
-    path: Path, best: list[Caption], config: CaptionConfig, speaker: TextModel
-) -> dict[str, Any]:
+def _facts(path: Path, best: list[Caption], config: Any, speaker: TextModel) -> dict[str, Any]:
     """A picture's captions as JSON tells them; attention is row by row of the grid."""
     assert speaker.tokenizer is not None
     captions = []

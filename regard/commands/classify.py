@@ -15,7 +15,7 @@ from regard.decoding.sampling import check_numbers
 from regard.decoding.text_model import TextModel
 from regard.errors import RegardError
 from regard.loading import text_model_of
-from regard.models.bag.model import Bag
+from regard.models.config import Ability
 from regard.runs.plan import device_for
 from regard.runs.stored_run import open_run
 from regard.text.invalid_utf8 import replace_invalid_utf8
@@ -54,7 +54,7 @@ class Classify:
         if self.top < 1:
             raise RegardError(f"--top must be at least 1, not {self.top}")
         run = open_run(Path(self.path), device_for(self.device))
-        if not isinstance(run.module, Bag):
+        if Ability.CLASSIFY not in run.config.abilities:
             raise RegardError(
                 f"{self.path} does not label texts; `regard train --pairs FILE --model bag-linear` "
                 "makes a run that does"

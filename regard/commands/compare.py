@@ -1,42 +1,30 @@
 """`regard compare`: several models on the same data, and one report of them."""
 
 import json
-import os
-import re
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from signal import Signals
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import tyro
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from regard.commands.arguments import check_place, lasting
 from regard.commands.printing import errors
-from regard.commands.train import UNSAID, Train
-from regard.comparison.compare_runs import MEASURED, NOTES, Comparing, Wanted, models_in
-from regard.comparison.contestants import USUAL, chosen, shared
-from regard.comparison.report.page import page
+from regard.comparison.compare_runs import Comparing
+from regard.comparison.contestants import USUAL
 from regard.comparison.report.summary import summary
+from regard.comparison.report.write import REPORT, figures, write_report
+from regard.comparison.request import BUDGET, CompareRequest
 from regard.comparison.results import Comparison
-from regard.data.builtin.tasks import TASKS
-from regard.errors import Problems, RegardError, nearest
-from regard.families.registry import find
-from regard.families.settings import Settings
+from regard.errors import RegardError
 from regard.formats import count, rate
-from regard.models.counting.model import NGramConfig
-from regard.runs.plan import device_for
-from regard.storage import write_together
 from regard.training.signals import WORDS, StoppedError, listening
 
 Names = tuple[str, ...]
-REPORT, FIGURES = "report.html", "report.json"
-UNITS = {"": 1, "k": 1000, "m": 10**6, "b": 10**9}
-BUDGET = "1M"
 
 
 @dataclass(frozen=True)
@@ -73,11 +61,13 @@ class Compare:
     """Each model is trained so many times; figures are means with their spread."""
     parameters: Annotated[str, tyro.conf.arg(metavar="N")] = BUDGET
     """About so many for each, by its width (5M, 300k); 0 leaves models as their names have them."""
-    minutes: Annotated[float, tyro.conf.arg(metavar="X", help_behavior_hint="")] = UNSAID
+    minutes: Annotated[float | None, tyro.conf.arg(metavar="X", help_behavior_hint="")] = None
     """Each trains so long, in as many steps as a short measurement says, instead of --steps."""
-    steps: Annotated[int, tyro.conf.arg(metavar="N", help_behavior_hint="(default: 1000)")] = UNSAID
+    steps: Annotated[
+        int | None, tyro.conf.arg(metavar="N", help_behavior_hint="(default: 1000)")
+    ] = None
     """Optimizer steps of each."""
-    epochs: Annotated[float, tyro.conf.arg(metavar="X", help_behavior_hint="")] = UNSAID
+    epochs: Annotated[float | None, tyro.conf.arg(metavar="X", help_behavior_hint="")] = None
     """Passes over the data, instead of steps."""
     out: Annotated[
         str,
@@ -106,7 +96,7 @@ class Compare:
     """Print all figures as one JSON object; progress goes to standard error."""
 
     def run(self, console: Console) -> None:
-        wanted = self.wanted()
+        wanted = self.request.wanted()
         told = errors() if self.json else console
         with listening() as stop:
             try:
@@ -115,139 +105,32 @@ class Compare:
                 word = WORDS[Signals(error.number)]
                 told.print(Text(f"\n{word}; the same command goes on", "yellow"))
                 sys.exit(128 + error.number)
-        write(comparison, wanted.out)
+        write_report(comparison, wanted.out)
         if self.json:
-            print(json.dumps(_figures(comparison), allow_nan=False))
+            print(json.dumps(figures(comparison), allow_nan=False))
         else:
             show(comparison, wanted.out / REPORT, console)
         if not comparison.good:
             raise RegardError("no model could be trained and measured; the report says why")
 
-    def wanted(self) -> Wanted:
-        """What the command line asks for, checked before anything is read."""
-        self._check()
-        task = len(self.data) == 1 and self.data[0] in TASKS
-        return replace(
-            self,
-            data=lasting(self.data),  # standard input is read once
-            pairs=lasting(self.pairs),
-            valid=tuple(lasting(names) for names in self.valid),
-        )._wanted(pairs=bool(self.pairs) or task)
-
-    def _wanted(self, pairs: bool) -> Wanted:
-        presets = chosen(self.models, pairs)
-        general, own = self._changes(presets)
-        models = {
-            name: self._settings(name, preset, [*general, *own[name]], pairs)
-            for name, preset in presets.items()
-        }
-        first = next(iter(models.values()))
-        title = " and ".join(Path(name).name for name in first.data.train)
-        out = Path(self.out or Path("compared") / _stem(first.data.train))
-        check_place(out)
-        _check_ours(out)
-        minutes = 0.0 if self.minutes == UNSAID else self.minutes
-        return Wanted(models, out, self.seeds, _number(self.parameters), minutes, title)
-
-    def _check(self) -> None:
-        problems = Problems("compare")
-        problems.require(bool(self.data or self.pairs), "give text to train on, or --pairs")
-        problems.require(not (self.data and self.pairs), "give --pairs or text, not both")
-        problems.require(self.seeds > 0, f"--seeds must be at least 1, not {self.seeds}")
-        given = [n for n in ("steps", "epochs", "minutes") if getattr(self, n) != UNSAID]
-        problems.require(len(given) < 2, f"give one of --{' and --'.join(given)}, not both")
-        fine = self.steps == UNSAID or self.steps > 0
-        problems.require(fine, f"--steps must be at least 1, not {self.steps}")
-        fine = self.epochs == UNSAID or self.epochs > 0
-        problems.require(fine, f"--epochs must be more than 0, not {self.epochs:g}")
-        minutes = self.minutes
-        fine = minutes == UNSAID or 0 < minutes < 1e6
-        alone = os.environ.get("WORLD_SIZE", "1") == "1"
-        problems.require(alone, "one process compares; start it without torchrun")
-        problems.require(fine, f"--minutes must be more than 0, not {minutes:g}")
-        problems.report()
-
-    def _changes(self, presets: dict[str, str]) -> tuple[list[str], dict[str, list[str]]]:
-        """What --set says of all models, and of single ones."""
-        general, own = [], {name: list[str]() for name in presets}
-        for change in chain(*self.set):
-            name, colon, rest = change.partition(":")
-            if not colon or "=" in name:
-                general.append(change)
-            elif name in own:
-                own[name].append(rest)
-            else:
-                raise RegardError(f"--set {change}: {name!r} is not compared; {nearest(name, own)}")
-        return general, own
-
-    def _settings(self, name: str, preset: str, changes: list[str], pairs: bool) -> Settings:
-        """One model's settings, as `regard train` has them."""
-        counts = isinstance(find(preset), NGramConfig)
-        steps, epochs = (UNSAID, UNSAID) if counts else (self.steps, self.epochs)
-        command = Train(
-            data=self.data,
-            pairs=self.pairs,
-            valid=self.valid,
-            recipe=self.recipe,
-            model=preset,
-            steps=int(steps),
-            epochs=epochs,
-            tokenizer=self.tokenizer,
-            set=(tuple(changes),),
+    @property
+    def request(self) -> CompareRequest:
+        """What is asked for."""
+        return CompareRequest(
+            self.data,
+            self.pairs,
+            tuple(chain(*self.valid)),
+            self.models,
+            self.seeds,
+            self.parameters,
+            self.minutes,
+            self.steps,
+            self.epochs,
+            self.out,
+            self.tokenizer,
+            self.recipe,
+            tuple(chain(*self.set)),
         )
-        try:
-            settings = command.settings()
-        except RegardError as error:
-            hint = "; `--set MODEL:TABLE.KEY=VALUE` is for one model alone" if changes else ""
-            raise RegardError(f"{name}: {error}{hint}") from None
-        device = device_for(settings.training.device).type
-        return shared(settings, pairs, device)
-
-
-def _number(text: str) -> int:
-    """2M, 300k, 1.5m or 1,000,000 as a number."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([kmb]?)", text.strip().lower().replace(",", ""))
-    if not found:
-        raise RegardError(f"--parameters {text}: write a number such as 300k, 2M or 1000000")
-    number = float(found[1]) * UNITS[found[2]]
-    if 0 < number < 1:
-        raise RegardError(f"--parameters {text} is less than one; write 300k or 2M, or 0 for as is")
-    return round(number)
-
-
-def _check_ours(out: Path) -> None:
-    """A report that no comparison wrote is not written over."""
-    if out.exists() and not out.is_dir():
-        raise RegardError(f"{out} is no folder; choose another --out")
-    there = [name for name in (REPORT, FIGURES, MEASURED) if os.path.lexists(out / name)]
-    if there and not (out / NOTES).exists():
-        raise RegardError(
-            f"{out / there[0]} is there, but {NOTES} is not: no comparison wrote it; choose "
-            "another --out"
-        )
-    if os.path.islink(out / MEASURED):
-        raise RegardError(
-            f"{out / MEASURED} is a link, and figures would be written to where it leads; put what "
-            "it leads to in its place, or choose another --out"
-        )
-    if os.path.lexists(out / NOTES):
-        models_in(out / NOTES)
-
-
-def _stem(names: Names) -> str:
-    stems = [Path(name).name.lstrip(".").split(".")[0] or "data" for name in names[:2]]
-    return "-".join(dict.fromkeys(stems)).replace("*", "all")
-
-
-def _figures(comparison: Comparison) -> dict[str, Any]:
-    """All that the report says."""
-    return {"summary": summary(comparison), **comparison.figures()}
-
-
-def write(comparison: Comparison, out: Path) -> None:
-    """The report and all its figures, both or neither."""
-    figures = json.dumps(_figures(comparison), indent=2, allow_nan=False)
-    write_together({out / REPORT: page(comparison), out / FIGURES: figures + "\n"})
 
 
 def show(comparison: Comparison, report: Path, console: Console) -> None:

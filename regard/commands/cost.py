@@ -2,7 +2,7 @@
 
 import json
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -12,27 +12,14 @@ from rich.table import Table
 from rich.text import Text
 
 from regard.commands.arguments import check_writable
-from regard.commands.cost_target import PricedJob, job_of
-from regard.cost import lookups
-from regard.cost.device.ceilings import Device, device_named
 from regard.cost.device.roofline import roofline
-from regard.cost.in_parts import in_parts
-from regard.cost.jobs import Shape
 from regard.cost.lecture_table import markdown, sections
-from regard.cost.report import Asked, Report, Work, advice, of_counted, report
-from regard.errors import Problems, RegardError
-from regard.families.settings import Settings
+from regard.cost.report import Asked, Report, advice
+from regard.errors import Problems
 from regard.formats import moment
-from regard.models.captioner.config import CaptionConfig
-from regard.models.config import ModelConfig
-from regard.models.counting.model import NGram, NGramConfig
-from regard.models.transformer.config import TransformerConfig
-from regard.models.word_vectors.model import Word2VecConfig
-from regard.runs.stored_run import is_run, open_run
-from regard.training.memory.micro_batch import even
-from regard.training.optimization.precision import Precision
+from regard.runs.cost_request import CostRequest, many
+from regard.runs.cost_target import PricedJob
 
-TEXT = 4096  # tokens that a step of word vectors reads here
 OPEN = "the vocabulary is that of the preset; the data decides"
 
 
@@ -95,8 +82,7 @@ class Cost:
         if self.table:
             print(markdown(sections()), end="")
             return
-        job = job_of(self.model)
-        found, parts = self._priced(job)
+        found, parts, job = self._request.priced()
         if self.plot:
             roofline(found, Path(self.plot))
         if self.json:
@@ -115,100 +101,23 @@ class Cost:
         problems.require(
             not (self.model and self.table), "--table is of many models; leave out MODEL"
         )
-        writes = self.generate is not None
-        problems.require(not (self.train and writes), "give --train or --generate, not both")
-        for name in ("batch", "tokens", "source", "generate", "steps", "processes"):
-            value = getattr(self, name)
-            said = f"--{name} must be at least 1, not {value}"
-            problems.require(value is None or value >= 1, said)
-        for name, given in {"steps": self.steps is not None, "recompute": self.recompute}.items():
-            said = f"--{name} is for training; give --train too, or leave it out"
-            problems.require(self.train or not given, said)
         problems.report()
 
-    def _priced(self, job: PricedJob) -> tuple[Report, int]:
-        """What is asked for, counted and predicted, and in how many parts a step is computed."""
-        device = device_named(self.device)
-        work: Work = "train" if self.train else "generate" if self.generate else "read"
-        config, new = job.config, self.generate or 0
-        if isinstance(config, Word2VecConfig):
-            return self._vectors(config, job, device), 1
-        tokens = self.tokens or job.tokens(new)
-        self._check_fit(config, tokens, new)
-        rows, parts = job.rows(tokens) if self.train and not self.batch else (self.batch or 1, 1)
-        if self.processes > rows:
-            raise RegardError(
-                f"{self.processes} processes cannot share {many(rows, 'row')}; raise --batch"
-            )
-        asked = Asked(
-            work,
-            Shape(rows, tokens, self.source or 0),
-            device,
-            self._precision(device, job.settings),
-            new,
-            (self.steps or job.steps) if self.train else 1,
+    @property
+    def _request(self) -> CostRequest:
+        return CostRequest(
+            self.model,
+            self.batch,
+            self.tokens,
+            self.source,
+            self.train,
+            self.generate,
+            self.steps,
+            self.device,
+            self.precision,
             self.processes,
-            self.recompute or (self.train and job.training.recompute),
-            job.optimizer,
-            job.criterion,
+            self.recompute,
         )
-        if isinstance(config, NGramConfig):
-            return self._ngram(asked), 1
-        found = report(config, asked)
-        left_open = self.train and not self.batch and not job.training.micro_batch_size
-        if left_open and not found.fits and found.rows_that_fit:  # training would choose so too
-            some = even(found.rows_that_fit, rows)
-            parts = -(-rows // some)
-            found = report(config, replace(asked, shape=replace(asked.shape, rows=some)))
-        return in_parts(found, parts), parts
-
-    def _check_fit(self, config: ModelConfig, tokens: int, new: int) -> None:
-        """Refuse what a model like this does not do, or not at such a length."""
-        problems = Problems("cost")
-        if self.source is not None and config.kind != "encoder-decoder":
-            problems.add(f"{self.model} reads no source text; leave out --source")
-        if config.kind == "encoder" and new:
-            problems.add("an encoder writes nothing; leave out --generate")
-        longest = max(tokens + new, self.source or 0)
-        if isinstance(config, TransformerConfig | CaptionConfig) and longest > config.context:
-            problems.add(
-                f"{self.model} has a context of {many(config.context, 'token')}, which "
-                f"{longest:,} do not fit into; lower --tokens, --source or --generate"
-            )
-        problems.report()
-
-    def _precision(self, device: Device, settings: Settings | None) -> Precision:
-        if self.precision != "auto":
-            return self.precision
-        if settings is not None and settings.training.precision != "auto":
-            return settings.training.precision
-        return "bf16" if device.kind == "cuda" else "float32"
-
-    def _vectors(self, config: Word2VecConfig, job: PricedJob, device: Device) -> Report:
-        """A step of training word vectors, which is all that they do by themselves."""
-        options = ("batch", "source", "generate", "recompute")
-        given = [f"--{name}" for name in options if getattr(self, name)]
-        if given or self.processes > 1:
-            raise RegardError(
-                "word vectors are learned from a running text, and write nothing; leave out "
-                f"{', '.join(given) or '--processes'}"
-            )
-        tokens = self.tokens or job.training.tokens_per_step or TEXT
-        counted = lookups.vectors(config, tokens, device.kind)
-        return of_counted(
-            counted, Asked("train", Shape(1, tokens), device, steps=self.steps or job.steps)
-        )
-
-    def _ngram(self, asked: Asked) -> Report:
-        if asked.work == "train":
-            raise RegardError("an n-gram model counts its text once; leave out --train")
-        if not is_run(Path(self.model)):
-            raise RegardError(
-                "what an n-gram model costs depends on the text it has counted; give a trained run"
-            )
-        module = open_run(Path(self.model), "cpu").module
-        assert isinstance(module, NGram)
-        return of_counted(lookups.ngram(module, asked.shape, asked.new), asked)
 
 
 def _as_json(found: Report, parts: int, job: PricedJob) -> dict[str, Any]:
@@ -223,11 +132,6 @@ def _as_json(found: Report, parts: int, job: PricedJob) -> dict[str, Any]:
 
 def _each(asked: Asked) -> str:
     return f"each of {asked.processes} processes"
-
-
-def many(count: int, what: str) -> str:
-    """1 row, 2 rows."""
-    return f"{count:,} {what}" + "s" * (count != 1)
 
 
 UNITS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))

@@ -16,6 +16,7 @@ from regard.decoding.gaps import Filling, filled
 from regard.errors import RegardError
 from regard.formats import percent
 from regard.loading import text_model_of
+from regard.models.config import Ability
 from regard.runs.plan import device_for
 from regard.runs.stored_run import open_run
 from regard.terminal import literal
@@ -50,7 +51,7 @@ class Fill:
             raise RegardError(f"--top must be at least 1, not {self.top}")
         run = open_run(Path(self.path), device_for(self.device))
         speaks = text_model_of(run)
-        speaks.require("encoder", who=self.path, what="fill gaps")
+        speaks.require(Ability.FILL, who=self.path, what="fill gaps")
         text = standard_input() if self.text == STREAM else self.text
         found = filled(speaks, text, self.top)
         if self.json:

@@ -22,8 +22,8 @@ from regard.decoding.streams import MOST_TEXTS, Completion, Delta, Stream
 from regard.decoding.text_model import TextModel
 from regard.errors import RegardError
 from regard.loading import Model, load
+from regard.models.config import Ability
 from regard.models.kernels.int8 import quantise
-from regard.models.transformer.model import Transformer
 from regard.runs.plan import device_for
 from regard.text.invalid_utf8 import replace_invalid_utf8
 from regard.text.tokenizer import Tokenizer
@@ -135,7 +135,9 @@ class Generate:
         checked_stops(self.stop)
         device = device_for(self.device)
         model = load(self.path, device, int8=self.int8, fast=True)
-        model.speaker.require("decoder", "encoder-decoder", who=self.path, what="write texts")
+        model.speaker.require(
+            Ability.CONTINUE, Ability.TRANSLATE, who=self.path, what="write texts"
+        )
         model.speaker.require_text(self.path)
         draft = self._draft(model.speaker, device) if self.draft else None
         if self.prompt is None and sys.stdin.isatty() and sys.stdout.isatty():
@@ -148,9 +150,10 @@ class Generate:
         """The model that proposes; in eight bits too, if it is a Transformer."""
         draft = load(self.draft, device, fast=not self.int8)
         what = f"draft for {self.path}"
-        draft.speaker.require(speaker.module.config.kind, who=self.draft, what=what)
+        needed = speaker.module.config.abilities & {Ability.CONTINUE, Ability.TRANSLATE}
+        draft.speaker.require(*needed, who=self.draft, what=what)
         speaker.require_words_of(draft.speaker, f"the draft {self.draft}")
-        if self.int8 and isinstance(draft.module, Transformer):
+        if self.int8 and Ability.CONVERT in draft.config.abilities:
             return replace(draft, module=quantise(draft.module, keep=False))
         return draft
 

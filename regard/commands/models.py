@@ -11,14 +11,15 @@ from rich.text import Text
 from rich.tree import Tree
 
 from regard.errors import RegardError
-from regard.families.registry import all_presets, find, named, names
-from regard.inspection.anatomy import Part, anatomy, parameters
+from regard.families.registry import family_of
+from regard.inspection.anatomy import ModulePart, anatomy, parameters
 from regard.interchange.huggingface.folder import open_folder
 from regard.loading import is_folder
 from regard.models.config import ModelConfig
 from regard.models.construction import build
-from regard.models.counting.model import NGramConfig
-from regard.runs.stored_run import WEIGHTS, config_of, is_run, levels
+from regard.models.registry import all_presets, find, named, names
+from regard.runs.run_folder import is_run
+from regard.runs.stored_run import config_of
 
 
 @dataclass(frozen=True)
@@ -69,24 +70,18 @@ class Describe:
     """A model that `regard models` lists, a run, or a Hugging Face folder."""
 
     def run(self, console: Console) -> None:
+        folder = None if find(self.name) is not None else Path(self.name)
         config = _config(self.name)
-        if isinstance(config, NGramConfig):
-            _show_counts(self.name, config, console)
+        lines = family_of(config).anatomy(self.name, config, folder)
+        if lines:
+            console.print(Text("\n".join(lines)))
+            console.print(f"\n{_settings(config)}", style="dim")
             return
         module = build(config, "meta")
         console.print(_tree(anatomy(module, self.name)))
         if config.ties_output:
             console.print("\nthe output matrix is tied to embed.tokens and counted once")
         console.print(f"\n{_settings(module.config)}", style="dim")
-
-
-def _show_counts(name: str, config: NGramConfig, console: Console) -> None:
-    """An n-gram model's settings, and of a run how many n-grams of each length it has."""
-    console.print(Text(name, "cyan").append(f"  {config.order}-gram, {config.smoothing}", "dim"))
-    if find(name) is None and (Path(name) / WEIGHTS).exists():
-        for line in levels(Path(name)):
-            console.print(f"  {line}")
-    console.print(f"\n{_settings(config)}", style="dim")
 
 
 def _config(name: str) -> ModelConfig:
@@ -100,7 +95,7 @@ def _config(name: str) -> ModelConfig:
         raise
 
 
-def _tree(part: Part, tree: Tree | None = None) -> Tree:
+def _tree(part: ModulePart, tree: Tree | None = None) -> Tree:
     label = Text(part.name, "cyan")
     if part.times > 1:
         label.append(f"  × {part.times}", "bold")

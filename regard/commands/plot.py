@@ -12,6 +12,7 @@ from regard.commands.arguments import check_writable
 from regard.errors import Problems, RegardError
 from regard.inspection import through_time
 from regard.inspection.curves import plot
+from regard.runs.stored_run import is_run, settings_of
 from regard.storage.event_log import LOG
 
 
@@ -55,7 +56,12 @@ class Plot:
         out = self.out or ("through-time.png" if self.through_time else "curves.png")
         check_writable(Path(out))
         if self.through_time:
-            through_time.plot(folders, Path(out))
+            through_time.plot(folders, Path(out), _clip)
         else:
             plot(folders, Path(out), self.by)
         console.print(Text(f"wrote {out}"), soft_wrap=True)
+
+
+def _clip(folder: Path) -> float:
+    """What the gradients of a run were clipped to; 0 of a folder with a log alone."""
+    return settings_of(folder).optimizer.clip if is_run(folder) else 0.0

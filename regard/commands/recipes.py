@@ -13,20 +13,11 @@ from rich.table import Table
 from rich.text import Text
 
 from regard.families.settings import Settings
-from regard.models.bag.model import BagConfig
-from regard.models.counting.model import NGramConfig
-from regard.models.transformer.config import TransformerConfig
-from regard.models.word_vectors.model import Word2VecConfig
+from regard.models.registry import FAMILIES, defaults, presets
 from regard.runs import recipes
 
 LEARNED = ("vocabulary", "source_vocabulary")  # the tokenizer's: no setting of the model
-
-FAMILIES = {
-    "Transformers": TransformerConfig(),
-    "ngram, trigram, bigram, unigram": NGramConfig(),
-    "word2vec, skip-gram, cbow": Word2VecConfig(),
-    "bag-linear, bag-perceptron": BagConfig(),
-}
+NAMED = 3  # models of a family that are named
 
 
 @dataclass(frozen=True)
@@ -38,14 +29,7 @@ class Recipes:
 
     def run(self, console: Console) -> None:
         if self.settings:
-            for name, section in vars(Settings()).items():
-                console.print(Text(f"[{name}]", "bold"))
-                _list(section, console, left_out=("changes",))
-                if name == "model":
-                    for names, family in FAMILIES.items():
-                        said = f"  and in place of what the preset has, of {names}:"
-                        console.print(Text(said, "dim"))
-                        _list(family, console, LEARNED)
+            _list_all(console)
             return
         table = Table(box=None, header_style="bold", pad_edge=False)
         table.add_column("recipe", style="cyan", no_wrap=True)
@@ -58,22 +42,41 @@ class Recipes:
         )
 
 
+def _list_all(console: Console) -> None:
+    """Every setting of a run, table by table, and those of each family of models."""
+    for name, section in vars(Settings()).items():
+        console.print(Text(f"[{name}]", "bold"))
+        _list(section, console, left_out=("changes",))
+        if name == "model":
+            for family in FAMILIES:
+                named = [*presets(family).named]
+                models = ", ".join(named[:NAMED]) + (", …" if len(named) > NAMED else "")
+                said = f"  and in place of what the preset has, of {models}:"
+                console.print(Text(said, "dim"))
+                _list(defaults(family), console, LEARNED)
+
+
 def _list(section: Any, console: Console, left_out: tuple[str, ...]) -> None:
-    """One table of settings; what each means is the comment beside it in the source."""
-    source = inspect.getsource(type(section))
+    """One table of settings."""
+    meanings = _meanings(inspect.getsource(type(section)))
     kinds = get_type_hints(type(section))
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=True)
     for setting in fields(section):
         if setting.name in left_out:
             continue
-        meaning = re.search(rf"^    {setting.name}:.*?#\s*(.+)$", source, re.MULTILINE)
-        said = [meaning[1]] if meaning else []
+        said = [meanings[setting.name]] if setting.name in meanings else []
         if get_origin(kinds[setting.name]) is Literal:
             said.insert(0, f"one of {', '.join(get_args(kinds[setting.name]))}")
         line = f"  {setting.name} = {toml(getattr(section, setting.name))}"
         table.add_row(Text(line), Text("; ".join(said), "dim"))
     console.print(table)
+
+
+def _meanings(source: str) -> dict[str, str]:
+    """What each setting means: the comment beside it in the source, or the one above it."""
+    found = re.findall(r"^(?:    # (.+)\n)?    (\w+): [^#\n]*(?:# (.+))?$", source, re.MULTILINE)
+    return {name: beside or above for above, name, beside in found if beside or above}
 
 
 def toml(value: Any) -> str:

@@ -19,7 +19,7 @@ from rich.text import Text
 
 from regard.errors import Problems
 from regard.formats import decimals, duration, size
-from regard.runs.status import State, Word, states
+from regard.runs.status import RunState, Word, states
 from regard.terminal import literal
 
 USUAL = "runs"
@@ -72,15 +72,15 @@ class Runs:
             _show(found, console)
 
 
-def _found(folders: Sequence[str]) -> list[State]:
+def _found(folders: Sequence[str]) -> list[RunState]:
     """The runs in some folders, each once, the last changed first."""
-    found: dict[str, State] = {}
+    found: dict[str, RunState] = {}
     for state in chain(*(states(Path(folder)) for folder in folders)):
         found.setdefault(os.path.realpath(state.folder), state)
     return sorted(found.values(), key=lambda state: -state.updated)
 
 
-def _figures(state: State) -> dict[str, Any]:
+def _figures(state: RunState) -> dict[str, Any]:
     """A state as JSON can hold it."""
     found = asdict(state)
     first = {"folder": str(found.pop("folder")), "state": found.pop("word")}
@@ -90,7 +90,7 @@ def _figures(state: State) -> dict[str, Any]:
     return {**first, **found, "can_go_on": state.can_go_on}
 
 
-def _show(found: Sequence[State], console: Console) -> None:
+def _show(found: Sequence[RunState], console: Console) -> None:
     """The table, what is wrong with some, and how to go on with others."""
     now = time.time()
     console.print(_table([_row(state, now) for state in found], console.width))
@@ -101,7 +101,7 @@ def _show(found: Sequence[State], console: Console) -> None:
         console.print(Text("" if i else "\n").append(line), soft_wrap=not console.is_terminal)
 
 
-def _trouble(state: State) -> str:
+def _trouble(state: RunState) -> str:
     """Why a run failed, or is damaged, which names the file."""
     why = _short(state.reason, 400)
     return f"{_line(state.folder)} failed: {why}" if state.word == "failed" else why
@@ -115,7 +115,7 @@ def _going_on(waiting: Sequence[Path]) -> str:
     return f"`regard train --out RUN` goes on with {named}{more}"
 
 
-def _row(state: State, now: float) -> dict[str, Text]:
+def _row(state: RunState, now: float) -> dict[str, Text]:
     """A run's line in the table, by column."""
     steps = "" if state.steps is None else f" of {state.steps:,}"
     best = "" if state.best_loss is None else decimals(4)(state.best_loss)

@@ -18,6 +18,7 @@ from regard.decoding import scoring
 from regard.decoding.text_model import TextModel
 from regard.errors import Problems, RegardError
 from regard.loading import text_model_of
+from regard.models.config import Ability
 from regard.runs.plan import device_for
 from regard.runs.stored_run import open_run
 from regard.text.invalid_utf8 import replace_invalid_utf8
@@ -59,7 +60,7 @@ class Score:
     def run(self, console: Console) -> None:
         self._check()
         speaks = text_model_of(open_run(Path(self.path), device_for(self.device)))
-        speaks.require("decoder", "encoder-decoder", who=self.path, what="score texts")
+        speaks.require(Ability.SCORE, who=self.path, what="score texts")
         if speaks.reads:
             pairs = self._pairs()
             sources, texts = [p.source for p in pairs], [p.target for p in pairs]

@@ -14,7 +14,7 @@ from regard.commands.arguments import STREAM, check_printed
 from regard.commands.printing import note
 from regard.data.readers.files import check_text, expanded, find, is_json_lines, lines
 from regard.errors import RegardError
-from regard.storage import LineReader
+from regard.storage.line_reader import LineReader
 
 BLOCK = 1 << 16  # bytes of a pipe that are read at a time
 MOST = 1 << 16  # lines that are taken from it together

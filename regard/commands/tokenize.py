@@ -11,17 +11,18 @@ import tyro
 from rich.console import Console
 from rich.text import Text
 
-from regard.commands.arguments import STREAM, check_writable, readable, standard_input
+from regard.commands.arguments import STREAM, check_writable, standard_input
 from regard.commands.printing import as_note, note
 from regard.data.progress import Progress
 from regard.data.readers.files import find, pieces
 from regard.data.readers.texts import gather
 from regard.errors import RegardError
-from regard.families.data.vocabularies import LEARN_FROM, vocabulary_for
+from regard.families.data.vocabularies import LEARN_FROM
 from regard.loading import is_folder
-from regard.runs.stored_run import TOKENIZER
+from regard.runs.data_names import readable
+from regard.runs.run_folder import TOKENIZER
 from regard.text.invalid_utf8 import escaped
-from regard.text.learning import learn
+from regard.text.learning import learn, vocabulary_for
 from regard.text.tokenizer import KINDS, Tokenizer
 
 COLOURS = tuple(

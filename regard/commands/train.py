@@ -16,40 +16,28 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from regard.commands.arguments import lasting
-from regard.commands.cost import many
 from regard.commands.cost import show as show_cost
 from regard.commands.evaluate import show
 from regard.commands.printing import Output, as_note
 from regard.commands.recipes import toml
-from regard.data.feeds.images import ImageFeed
-from regard.data.feeds.pair_batches import PairBatches
 from regard.data.progress import Progress
-from regard.errors import Problems, RegardError
-from regard.families.data.images import SCENES
-from regard.families.registry import find
+from regard.families.plan import Plan
+from regard.families.registry import family_of
 from regard.families.settings import ModelSettings, Settings
-from regard.models.config import ModelConfig
-from regard.models.construction import build
-from regard.models.counting.model import NGramConfig
-from regard.models.word_vectors.model import Word2VecConfig
-from regard.runs import recipes
 from regard.runs.forecast import dry_report
-from regard.runs.plan import USUAL, Plan, device_for
+from regard.runs.plan import device_for
+from regard.runs.request import TrainingRequest
 from regard.runs.resume_or_new import resume_or_new
 from regard.runs.resuming import begun, noted
 from regard.runs.status import state
 from regard.runs.train_run import told_by_one, train_run
-from regard.terminal import cut, in_one_line
+from regard.terminal import in_one_line
 from regard.training.distributed.joining import joined
 from regard.training.distributed.processes import ALONE, Processes
 from regard.training.job import Outcome
 from regard.training.signals import Stop, listening
 
 Names = tuple[str, ...]
-RANK = 300  # of a word that is neither very frequent nor rare
-SOURCE = 120  # characters of a source in a hint
-UNSAID = -(1 << 62)  # a number that nobody gives
 
 
 @dataclass(frozen=True)
@@ -94,18 +82,24 @@ class Train:
         ),
     ] = ""
     """A model that `regard models` lists."""
-    order: Annotated[int, tyro.conf.arg(metavar="N", help_behavior_hint="(default: 5)")] = UNSAID
+    order: Annotated[int | None, tyro.conf.arg(metavar="N", help_behavior_hint="(default: 5)")] = (
+        None
+    )
     """Of an n-gram model: the tokens of its longest n-grams."""
-    steps: Annotated[int, tyro.conf.arg(metavar="N", help_behavior_hint="(default: 1000)")] = UNSAID
+    steps: Annotated[
+        int | None, tyro.conf.arg(metavar="N", help_behavior_hint="(default: 1000)")
+    ] = None
     """Optimizer steps."""
-    epochs: Annotated[float, tyro.conf.arg(metavar="X", help_behavior_hint="")] = UNSAID
+    epochs: Annotated[float | None, tyro.conf.arg(metavar="X", help_behavior_hint="")] = None
     """Passes over the data, instead of steps."""
     tokenizer: Annotated[
         Literal["auto", "bpe", "byte", "char", "word"],
         tyro.conf.arg(help_behavior_hint="(default: bpe; char for built-in tasks)"),
     ] = "auto"
     """How text is cut into tokens."""
-    seed: Annotated[int, tyro.conf.arg(metavar="N", help_behavior_hint="(default: 0)")] = UNSAID
+    seed: Annotated[int | None, tyro.conf.arg(metavar="N", help_behavior_hint="(default: 0)")] = (
+        None
+    )
     """What all that is random follows from."""
     set: Annotated[
         tyro.conf.UseAppendAction[tuple[Names, ...]],
@@ -122,7 +116,7 @@ class Train:
 
     def run(self, console: Console) -> None:
         with listening() as stop, told_by_one() as met:
-            settings = self.settings()
+            settings = self.request.settings()
             kind = device_for(settings.training.device).type
             patience = timedelta(minutes=settings.training.timeout)
             with joined(kind, patience) as processes:
@@ -144,7 +138,7 @@ class Train:
     ) -> str:
         """Train what is asked for, or go on with it; why it ended."""
         stages = Progress(console)
-        named = [change.partition("=")[0].strip() for change in chain(*self.set)]
+        named = self.request.named
         made, folder = resume_or_new(
             settings, self.out, stages, processes, self.dry_run, named=named
         )
@@ -157,95 +151,34 @@ class Train:
         given = noted(begun(folder), settings)
         return train(made, folder, console, given=given, stop=stop, processes=processes).reason
 
-    def settings(self) -> Settings:
-        """The recipe's settings with what the command line says."""
-        if sum(map(bool, (self.pairs, self.images, self.data))) > 1:
-            raise RegardError("give --pairs, --images or text to train on, not both")
-        changes = list(chain(*self.set))
-        settings = self._base()
-        named = self.model or any(c.partition("=")[0].strip() == "model.preset" for c in changes)
-        if named:  # another model than the recipe's: its changes are not meant
-            preset = self.model or settings.model.preset
-            settings = replace(settings, model=ModelSettings(preset))
-        elif (self.images or self.data == (SCENES,)) and not settings.model.preset:
-            # Named at once, so that its settings are known.
-            settings = replace(settings, model=ModelSettings(USUAL["images"][0]))
-        settings = recipes.override(settings, changes)
-        return settings.changed(self._said(), "command line")
-
-    def _check_fit(self) -> None:
-        """Refuse options that mean nothing to the model that is named."""
-        named = find(self.model)
-        problems = Problems("train")
-        steps, epochs = self.steps != UNSAID, self.epochs != UNSAID
-        problems.require(not (steps and epochs), "give --steps or --epochs, not both")
-        problems.require(not epochs or self.epochs > 0, "--epochs must be more than 0")
-        if self.order != UNSAID and self.model != "ngram":
-            problems.add("--order is for n-gram models; give --model ngram")
-        if isinstance(named, NGramConfig) and (steps or epochs):
-            problems.add("an n-gram model counts its text once; leave out --steps and --epochs")
-        if isinstance(named, Word2VecConfig) and steps:
-            problems.add("word vectors are made in passes over the text; give --epochs")
-        if isinstance(named, Word2VecConfig) and self.valid:
-            problems.add("nothing is measured on text held out of word vectors; leave out --valid")
-        problems.report()
-
-    def _base(self) -> Settings:
-        """What the command line changes: a recipe, the run that is to go on, or what is usual."""
-        if self.recipe:
-            return recipes.load(self.recipe)
-        run = begun(Path(self.out)) if self.out and not self._given else None
-        return run.given if run else Settings()
-
     @property
-    def _given(self) -> Names:
-        """The data to train on, whatever it is."""
-        return self.pairs or ((self.images,) if self.images else self.data)
-
-    def _said(self) -> dict[str, dict[str, Any]]:
-        """What the options change, by table; nothing for those that were not given."""
-        given, valid = self._given, tuple(chain(*self.valid))
-        said: dict[str, dict[str, Any]] = {name: {} for name in ("data", "model", "tokenizer")}
-        self._check_fit()
-        training = {"steps": self.steps, "epochs": self.epochs, "seed": self.seed}
-        said["training"] = {key: value for key, value in training.items() if value != UNSAID}
-        if given:  # and what a recipe holds out is not of this data
-            said["data"] |= {"train": lasting(given), "valid": lasting(valid)}
-        elif valid:
-            said["data"]["valid"] = lasting(valid)
-        if self.pairs or self.images:  # else a recipe may say what the files are
-            said["data"] |= {"pairs": bool(self.pairs), "images": bool(self.images)}
-        if self.model:
-            said["model"]["preset"] = self.model
-        if self.order != UNSAID:
-            said["model"]["order"] = self.order
-        if self.tokenizer != "auto":
-            said["tokenizer"]["kind"] = self.tokenizer
-        if self.tensorboard:
-            said["training"]["tensorboard"] = True
-        return said
+    def request(self) -> TrainingRequest:
+        """What is asked for."""
+        return TrainingRequest(
+            self.data,
+            self.pairs,
+            self.images,
+            tuple(chain(*self.valid)),
+            self.out,
+            self.recipe,
+            self.model,
+            self.order,
+            self.steps,
+            self.epochs,
+            self.tokenizer,
+            self.seed,
+            self.tensorboard,
+            tuple(chain(*self.set)),
+        )
 
 
 def describe(made: Plan, folder: Path, console: Console, full: bool) -> None:
     """Print the data; `full`: the model and every setting too, which a view tells at its start."""
-    config, training = made.config, made.settings.training
-    facts = dict(made.data)
+    family = family_of(made.config)
+    facts = {**made.data, **family.facts(made)}
     if full:
-        facts["model"] = f"{made.settings.model.preset}: {_model(config)}"
-        if isinstance(config, Word2VecConfig):
-            facts["steps"] = f"{training.steps:,}, {training.epochs:g} passes over the text"
-        elif not isinstance(config, NGramConfig):
-            parts = -(-made.feed.step(0).rows // training.micro_batch_size)
-            facts |= {
-                "objective": made.objective.name,
-                "steps": f"{training.steps:,} of up to {training.tokens_per_step:,} tokens, "
-                f"{made.feed.epoch(training.steps):,.3g} epochs"
-                + (
-                    f", in {parts} parts of {many(training.micro_batch_size, 'row')}"
-                    if parts > 1
-                    else ""
-                ),
-            }
+        facts["model"] = f"{made.model}: {family.in_words(made)}"
+        facts |= family.steps_in_words(made)
         facts |= {
             "machine": f"{made.device}, {made.precision}" + ", compiled" * made.compiled,
             "run": f"{folder} (not written)",
@@ -265,17 +198,6 @@ def describe(made: Plan, folder: Path, console: Console, full: bool) -> None:
             console.print(Text(f"\n[{name}]", "bold"))
             for key, value in values.items():
                 console.print(Text(f"{key} = {toml(value)}"), soft_wrap=True)
-
-
-def _model(config: ModelConfig) -> str:
-    """A model in a few words."""
-    if isinstance(config, NGramConfig):
-        return f"{config.order}-gram, {config.smoothing}"
-    if isinstance(config, Word2VecConfig):
-        return f"{config.method} with loss {config.loss}, width {config.width}"
-    count = sum(weight.numel() for weight in build(config, "meta").parameters())
-    layers = f", {config.layers} layers" if hasattr(config, "layers") else ""
-    return f"{config.kind}, {count:,} parameters{layers}, width {config.width}"
 
 
 def train(
@@ -327,33 +249,11 @@ def _show_finished(folder: Path, console: Console) -> None:
     console.print(Text(words), soft_wrap=True)
 
 
-def _word(made: Plan) -> str:
-    """Some word that is neither very frequent nor rare."""
-    tokenizer = made.tokenizers[0]
-    words = tokenizer.vocabulary.tokens
-    return shlex.quote(words[min(RANK, len(words) - 1)].replace(" ", "_"))
-
-
 def _show_next(made: Plan, folder: Path, console: Console) -> None:
-    run = shlex.quote(str(folder))
-    begin = _word(made) if made.settings.tokenizer.kind == "word" else "Once"
-    use = {
-        "causal": f"regard generate {run} {begin}",
-        "neighbours": f"regard words {run} nearest {_word(made)}",
-        "masked": f"regard fill {run} 'Once [mask] a time'",
-    }.get(made.objective.name, "")
-    if isinstance(made.feed, PairBatches):
-        texts = made.feed.valid.texts if len(made.feed.valid) else made.feed.train.texts
-        source = shlex.quote(cut(in_one_line(texts[0].source), SOURCE))
-        use = f"echo {source} | regard translate {run}"
-        if made.objective.name == "labels":
-            use = f"regard classify {run} {source}"
-    if isinstance(made.feed, ImageFeed):
-        shown = made.feed.valid if len(made.feed.valid) else made.feed.train
-        use = f"regard caption {run} {shlex.quote(str(shown.images[0]))} --show"
-    lines = [f"next: {use}", f"      regard plot {run}"]
-    if isinstance(made.config, NGramConfig):  # which has no curve
-        lines.pop()
+    run, family = shlex.quote(str(folder)), family_of(made.config)
+    lines = [f"next: {family.work(made.config).use(made, run)}"]
+    if family.has_curve:
+        lines.append(f"      regard plot {run}")
     console.print()
     for line in lines:
         console.print(Text(in_one_line(line), "dim"), soft_wrap=True)

@@ -34,6 +34,7 @@ from regard.decoding.translation import (
 )
 from regard.errors import Problems, RegardError
 from regard.loading import load
+from regard.models.config import Ability
 from regard.runs.plan import device_for
 
 
@@ -158,13 +159,13 @@ class Translate:
     def _speaker(self) -> TextModel:
         device = device_for(self.device)
         model = load(self.path, device, int8=self.int8, fast=True)
-        model.speaker.require("encoder-decoder", who=self.path, what="translate")
+        model.speaker.require(Ability.TRANSLATE, who=self.path, what="translate")
         model.speaker.require_text(self.path)
         if not self.ensemble:
             return model.speaker
         others = [load(path, device, int8=self.int8, fast=True) for path in self.ensemble]
         for path, other in zip(self.ensemble, others, strict=True):
-            other.speaker.require("encoder-decoder", who=path, what="translate")
+            other.speaker.require(Ability.TRANSLATE, who=path, what="translate")
         names = [self.path, *self.ensemble]
         return together([model.speaker, *(other.speaker for other in others)], names)
 

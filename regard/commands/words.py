@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
-import torch
 import tyro
 from rich.console import Console
 from rich.table import Table
@@ -15,24 +14,20 @@ from rich.text import Text
 from regard.commands.arguments import check_writable
 from regard.commands.printing import finite, note, put
 from regard.data.readers.files import expanded, find
-from regard.errors import Problems, RegardError
+from regard.errors import Problems
 from regard.inspection.word_pictures import plot
 from regard.inspection.word_questions import (
     RESTRICT,
     Analogies,
     Likeness,
-    Section,
+    QuestionSection,
     evaluate_analogies,
     evaluate_similarity,
     is_questions,
 )
 from regard.inspection.word_table import Neighbour, WordTable
-from regard.interchange.word_vectors import read_vectors, write_vectors
-from regard.loading import is_folder
-from regard.models.network import Network
-from regard.models.word_vectors.model import WordVectors
-from regard.runs.stored_run import open_run
-from regard.text.specials import SPECIALS
+from regard.interchange.word_vectors import write_vectors
+from regard.runs.word_vectors import table_of
 
 Action = Literal["nearest", "analogy", "similarity", "evaluate", "plot", "export"]
 BINARY = (".bin", ".bin.gz")  # names of files that hold bytes unless told otherwise
@@ -102,7 +97,7 @@ class Words:
 
     def run(self, console: Console) -> None:
         self._check()
-        table = table_of(Path(self.source))
+        table = table_of(Path(self.source), note)
         actions: dict[str, Callable[[WordTable, Console], None]] = {
             "nearest": self._nearest,
             "analogy": self._analogy,
@@ -179,43 +174,6 @@ class Words:
         console.print(Text(said), soft_wrap=True)
 
 
-def table_of(path: Path) -> WordTable:
-    """The words and vectors of a run or of a file."""
-    path = expanded(path)
-    if not is_folder(path):
-        return read_vectors(path)
-    run = open_run(path)
-    if isinstance(run.module, WordVectors):
-        return _learned(run.module, run.tokenizer.vocabulary.tokens)
-    if not isinstance(run.module, Network):
-        raise RegardError(f"{path} has no word vectors: its model has no embedding of tokens")
-    weights = run.module.embed.tokens.weight.detach().float().cpu().numpy()  # (tokens, width)
-    pieces = run.tokenizer.pieces(range(len(SPECIALS), len(weights)))
-    return labelled(pieces, weights[len(SPECIALS) :])
-
-
-def _learned(module: WordVectors, tokens: Sequence[str]) -> WordTable:
-    """The words that were learned; not those that only ever stood in phrases."""
-    vectors = module.vectors().cpu()
-    learned = torch.ones(len(tokens), dtype=torch.bool)
-    if module.config.loss == "negative":  # then who was never seen was never drawn either
-        learned = module.output.detach().cpu().any(1)
-    learned[: len(SPECIALS)] = False
-    # A phrase has a blank in it, which no file of vectors can hold.
-    words = [tokens[row].replace(" ", "_") for row in learned.nonzero()[:, 0].tolist()]
-    return labelled(words, vectors[learned].numpy())
-
-
-def labelled(pieces: Sequence[str], vectors: Any) -> WordTable:
-    """A vocabulary's rows as a table; where two tokens look alike, the first has the name."""
-    first: dict[str, int] = {}
-    for row, piece in enumerate(pieces):
-        first.setdefault(piece, row)
-    if alike := len(pieces) - len(first):
-        note(f"{alike:,} of the {len(pieces):,} tokens look like others and were left out")
-    return WordTable(list(first), vectors[list(first.values())])
-
-
 def _put_json(said: dict[str, Any]) -> None:
     put(json.dumps(said, allow_nan=False) + "\n")
 
@@ -232,7 +190,7 @@ def _figures(answers: Analogies) -> dict[str, Any]:
     }
 
 
-def _section(section: Section) -> dict[str, Any]:
+def _section(section: QuestionSection) -> dict[str, Any]:
     return {
         "name": section.name,
         "accuracy": finite(section.accuracy),

@@ -11,8 +11,8 @@ from torch.nn import functional as F
 
 from regard.data.token_files import Tokens
 from regard.errors import RegardError
+from regard.models.config import Ability
 from regard.models.network import SequenceModule
-from regard.models.recurrent.model import Recurrent
 from regard.text.specials import BOS, PAD
 from regard.training.validation import at_rest
 
@@ -37,7 +37,7 @@ def by_position(module: SequenceModule, tokens: Tokens, longest: int) -> list[fl
     with at_rest(module):
         for some in ids.split(max(1, TOGETHER // longest)):
             given, wanted = some[:, :-1].clone(), some[:, 1:]
-            if isinstance(module, Recurrent):
+            if Ability.CARRY in module.config.abilities:
                 given[:, 0] = BOS  # as where it was trained to begin anew
             found = _losses(module, given, wanted)
             real = ((wanted != PAD) & (wanted != BOS)).numpy()

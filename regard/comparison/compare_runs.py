@@ -27,10 +27,10 @@ from regard.data.feeds.pair_batches import PairBatches
 from regard.data.feeds.stream import TextFeed
 from regard.data.progress import Progress
 from regard.errors import Problems, RegardError
+from regard.families.plan import Plan
 from regard.families.settings import ModelSettings, Settings
 from regard.formats import duration
 from regard.runs.plan import device_for, plan
-from regard.runs.resolve import Plan
 from regard.runs.resume_or_new import resume_or_new
 from regard.runs.resuming import asked, begun, flat, noted
 from regard.runs.stored_run import open_run

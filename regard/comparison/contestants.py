@@ -10,12 +10,9 @@ from typing import Any
 
 from regard.comparison.matching import can_be_matched, count, matched
 from regard.errors import Problems, RegardError, nearest
-from regard.families.registry import all_presets, named, names
 from regard.families.settings import ModelSettings, Settings
-from regard.models.config import ModelConfig
-from regard.models.counting.model import NGramConfig
-from regard.models.recurrent.config import RecurrentConfig
-from regard.models.transformer.config import TransformerConfig
+from regard.models.config import Ability, ModelConfig
+from regard.models.registry import all_presets, named, names
 from regard.runs.stored_run import config_for
 from regard.text.tokenizer import Tokenizer
 
@@ -46,7 +43,7 @@ class Contestant:
     @property
     def in_rows_of(self) -> int:
         """Tokens in a row of text it is trained on; 0 of counts, recurrent models and pairs."""
-        carried = isinstance(self.settings.model.config(), RecurrentConfig)
+        carried = Ability.CARRY in self.settings.model.config().abilities
         return (
             0
             if self.counts or carried or self.settings.data.pairs
@@ -117,7 +114,7 @@ def shared(settings: Settings, pairs: bool, device: str) -> Settings:
         data = replace(data, lines="no")
     config = settings.model.config()
     context = training.context
-    if not pairs and not isinstance(config, RecurrentConfig):
+    if not pairs and Ability.CARRY not in config.abilities:
         context = context or CONTEXT
     training = replace(
         training,
@@ -134,7 +131,7 @@ def sized(
     """A contestant whose width comes nearest to the budget; 0 leaves it as it is."""
     model = settings.model
     config = _config(settings, tokenizers)
-    if isinstance(config, NGramConfig):
+    if not config.by_steps:
         return Contestant(name, settings, "it counts: there are no parameters to match")
     if not budget or not can_be_matched(config):
         return Contestant(name, settings, "as its name has it", count(config))
@@ -154,6 +151,7 @@ def sized(
 def _config(settings: Settings, tokenizers: Sequence[Tokenizer]) -> ModelConfig:
     """The model as it will be built."""
     config = config_for(settings.model, tokenizers[0], tokenizers[-1])
-    if isinstance(config, TransformerConfig) and not settings.data.pairs:
-        return replace(config, context=settings.training.context)  # a learned table is so long
+    if not config.unlimited and not settings.data.pairs:
+        changed = {"context": settings.training.context}
+        return replace(config, **changed)  # a learned table is so long
     return config

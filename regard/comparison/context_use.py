@@ -16,9 +16,9 @@ from torch.nn import functional as F
 from regard.data.batch import padded
 from regard.data.readers.pairs import EncodedPairs
 from regard.data.token_files import Tokens
+from regard.models.config import Ability
+from regard.models.kernels.attention import any_shape
 from regard.models.network import SequenceModule
-from regard.models.recurrent.model import Recurrent
-from regard.models.transformer.attention import any_shape
 from regard.text.specials import BOS, EOS, PAD
 from regard.training.validation import at_rest
 
@@ -59,7 +59,7 @@ def by_context(
 
 def _last_loss(module: SequenceModule, given: Tensor, wanted: Tensor) -> float:
     """The summed loss of what follows each row: given (rows, length), wanted (rows,)."""
-    if isinstance(module, Recurrent):  # which has learnt to begin with <s>, wherever a text is cut
+    if Ability.CARRY in module.config.abilities:  # it begins with <s>, wherever a text is cut
         given = F.pad(given, (1, 0), value=BOS)
     logits = module(given.to(module.device), last=True)[:, 0].float()  # (rows, vocabulary)
     return float(F.cross_entropy(logits, wanted.to(module.device), reduction="sum"))

@@ -1,8 +1,8 @@
 """How cost grows with length: operations counted on the module itself, seconds measured.
 
-Counting runs the real module, where it can on the `meta` device, on which nothing is computed
-(1 multiply-add = 2; attention's hidden pairs count too, as the plain kernel computes them). A text
-is read by one pass over n tokens; a step writes one more token behind n, from the model's state.
+The counts are those of `regard cost` (1 multiply-add = 2; pairs that a mask hides are not counted).
+A text is read by one pass over n tokens into a fresh state, with the logits of the last one; a step
+writes one more token after n, from that state.
 """
 
 import time
@@ -13,19 +13,18 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils.flop_counter import FlopCounterMode
 
+from regard.cost import jobs
+from regard.cost.jobs import Counted, Shape
+from regard.cost.trace.fake_device import Kind
 from regard.errors import RegardError
 from regard.models.config import ModelConfig
-from regard.models.construction import build
-from regard.models.counting.model import NGramConfig
+from regard.models.kernels.attention import any_shape
 from regard.models.network import SequenceModule
 from regard.models.protocol import State
-from regard.models.recurrent.config import RecurrentConfig
-from regard.models.transformer.attention import any_shape
 from regard.text.specials import SPECIALS
 
+Job = Callable[[ModelConfig, Shape, Kind], Counted]
 STEPS = 16  # written behind a prefix, whose mean is the time of one
 ROUNDS, ENOUGH = 5, 1.0  # the best of so many, or of those in so many seconds: others may use the
 #                          machine meanwhile
@@ -38,14 +37,13 @@ class Growth:
     lengths: list[int]
     flops: list[float | None]  # of reading so many tokens (pairs: a source and a target of them)
     seconds: list[float | None]
-    step_flops: list[float | None]  # of one more token behind so many
+    step_flops: list[float | None]  # of one more token after so many
     step_seconds: list[float | None]
     state_bytes: list[int | None]  # that are kept for it
 
 
 def growth(module: SequenceModule, lengths: Sequence[int]) -> Growth:
     """What each of the lengths costs; the module's weights do not matter."""
-    counted = shadow_of(module.config)
     found: dict[str, list[Any]] = {
         name: [] for name in ("flops", "seconds", "step_flops", "step_seconds", "state_bytes")
     }
@@ -54,24 +52,20 @@ def growth(module: SequenceModule, lengths: Sequence[int]) -> Growth:
         found["seconds"].append(_told(reading.seconds))
         found["step_seconds"].append(_told(reading.step_seconds))
         found["state_bytes"].append(_told(reading.state_bytes))
-        shadow = None if counted is None else Reading.of(counted, length)
-        found["flops"].append(shadow and _told(shadow.flops))
-        found["step_flops"].append(shadow and _told(shadow.step_flops))
+        found["flops"].append(flops(jobs.read, module.config, length))
+        found["step_flops"].append(flops(jobs.step, module.config, length))
     return Growth(list(lengths), **found)
 
 
-def shadow_of(config: ModelConfig) -> Any:
-    """A module like it to count on, without its weights; None of counts, which multiply nothing.
+def flops(job: Job, config: ModelConfig, length: int, kind: Kind = "cuda") -> float | None:
+    """The products of reading one text, or of a step after it, as `regard cost` counts them.
 
-    On the `meta` device each step of a recurrence goes through Python: 2,048 tokens of an LSTM took
-    half a minute there, and a twentieth of that here, in float64, for which torch has no kernel
-    whose inside could not be counted. The counts are the same.
+    They are the same on every device; a GPU has a kernel for each recurrence, which is one
+    operation to count where a CPU takes some for every token (GRU, 1,024 tokens: 0.01 s, not 4).
+    None where a model has no room for the length, or multiplies nothing.
     """
-    if isinstance(config, NGramConfig):
-        return None
-    if isinstance(config, RecurrentConfig):
-        return build(config, "cpu").double().eval()
-    return build(config, "meta").eval()
+    counted = _told(lambda: job(config, Shape(1, length), kind))
+    return None if counted is None else float(counted.total.products)
 
 
 def _told(measure: Callable[[], Any]) -> Any:
@@ -97,13 +91,9 @@ class Reading:
         ids = first + np.random.default_rng(0).integers(0, vocabulary - first, (1, length))
         return cls(module, torch.from_numpy(ids).to(module.device))
 
-    def read(self) -> None:
-        """All positions at once, with the logits of each."""
-        self.module(self.tokens, self._memory())
-
-    def begun(self, steps: int = 1) -> State:
-        """The state behind all tokens, with room for some steps."""
-        state = self.module.start(1, self.tokens.shape[1] + steps)
+    def begun(self, steps: int = 0) -> State:
+        """The state after all tokens, read at once, with room for some steps."""
+        state = self.module.start(batch_size=1, capacity=self.tokens.shape[1] + steps)
         self.module(self.tokens, self._memory(), state, last=True)
         return state
 
@@ -111,13 +101,13 @@ class Reading:
         self.module(self.tokens[:, :1], None, state)
 
     def _memory(self) -> Any:
-        pairs = self.module.config.kind == "encoder-decoder"
-        return self.module.encode(self.tokens) if pairs else None
+        reads = self.module.config.reads_text
+        return self.module.encode(self.tokens) if reads else None
 
     def seconds(self) -> float:
         """Of one pass, the best of a few."""
         with torch.inference_mode(), any_shape():
-            return _best(lambda: _timed(self.read, self.module.device))
+            return _best(lambda: _timed(self.begun, self.module.device))
 
     def step_seconds(self) -> float:
         """Of one step behind the tokens, the best of a few means."""
@@ -137,15 +127,7 @@ class Reading:
     def state_bytes(self) -> int:
         """What is kept between steps, of the source too."""
         with torch.inference_mode(), any_shape():
-            return held_bytes(self.begun(0))
-
-    def flops(self) -> float:
-        return _counted(self.read)
-
-    def step_flops(self) -> float:
-        with torch.no_grad():
-            state = self.begun()
-        return _counted(lambda: self.step(state))
+            return held_bytes(self.begun())
 
 
 def held_bytes(state: Any) -> int:
@@ -163,13 +145,7 @@ def _best(measure: Callable[[], float]) -> float:
     return min(times)
 
 
-def _counted(work: Callable[[], None]) -> float:
-    with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
-        work()
-    return float(counter.get_total_flops())
-
-
-def _timed(work: Callable[[], None], device: torch.device) -> float:
+def _timed(work: Callable[[], object], device: torch.device) -> float:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     begin = time.perf_counter()

@@ -9,11 +9,8 @@ from typing import Any, Protocol, cast
 
 from regard.errors import RegardError
 from regard.inspection.anatomy import parameters
-from regard.models.config import ModelConfig
+from regard.models.config import Ability, ModelConfig
 from regard.models.construction import build
-from regard.models.convolution.config import ConvolutionConfig
-from regard.models.recurrent.config import RecurrentConfig
-from regard.models.transformer.config import TransformerConfig
 
 MULTIPLE = 8  # widths are multiples of it, and heads divide them
 WIDEST = 1 << 15
@@ -40,7 +37,7 @@ def count(config: ModelConfig) -> int:
 
 def can_be_matched(config: ModelConfig) -> bool:
     """Whether a model has a width to choose; counts have none."""
-    return isinstance(config, TransformerConfig | RecurrentConfig | ConvolutionConfig)
+    return Ability.RESIZE in config.abilities
 
 
 def matched(config: ModelConfig, budget: int) -> Match:

@@ -21,11 +21,13 @@ from regard.data.readers.pairs import EncodedPairs
 from regard.data.token_files import Tokens
 from regard.errors import RegardError, UnreadableError
 from regard.loading import text_model_of
-from regard.runs.stored_run import WEIGHTS, Run
+from regard.metrics.scores import Scores, by_length, compare
+from regard.runs.run_folder import WEIGHTS
+from regard.runs.stored_run import Run
 from regard.storage import event_log, make_folder, read_json, write_json
-from regard.training.validation import Scores, by_length, compare, translations
+from regard.training.validation import translations
 
-VERSION = 2  # of the measurements; what others made is made again
+VERSION = 3  # of the measurements; what others made is made again
 LENGTHS = {False: (64, 128, 256, 512, 1024, 2048), True: (32, 64, 128, 256, 512)}  # by pairs
 LONGEST = 256  # tokens of context that are given at most
 ROWS = 32  # sources that are translated at once

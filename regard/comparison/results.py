@@ -15,7 +15,7 @@ COSTS = ("flops", "seconds", "step_flops", "step_seconds")
 
 @dataclass(frozen=True)
 class Metric:
-    """What quality is measured in."""
+    """A measure of quality."""
 
     key: str
     name: str
@@ -129,7 +129,7 @@ class Comparison:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """How the buckets of lengths are called."""
+        """Names of the buckets of lengths."""
         return tuple(f"{a:,}–{b:,}" if a < b else f"{a:,}" for a, b in self.buckets)
 
     @property
@@ -150,19 +150,19 @@ class Comparison:
 
     def figures(self) -> dict[str, Any]:
         """All of it as JSON has it."""
-        return {**_told(self), "labels": list(self.labels), "metric": asdict(self.metric)}
+        return {**_plain(self), "labels": list(self.labels), "metric": asdict(self.metric)}
 
 
-def _told(value: Any) -> Any:
+def _plain(value: Any) -> Any:
     """Values within values as JSON has them, each spread with its mean."""
     if isinstance(value, Spread):
         figures = {"mean": value.mean, "deviation": value.deviation}
         return {"values": list(value.values), **figures}
     if is_dataclass(value):
-        return {one.name: _told(getattr(value, one.name)) for one in fields(value)}
+        return {one.name: _plain(getattr(value, one.name)) for one in fields(value)}
     if isinstance(value, Mapping):
-        return {key: _told(inner) for key, inner in value.items()}
-    return [_told(inner) for inner in value] if isinstance(value, list | tuple) else value
+        return {key: _plain(inner) for key, inner in value.items()}
+    return [_plain(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
 def result(

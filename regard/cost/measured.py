@@ -2,20 +2,19 @@
 
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
 from functools import partial
 from statistics import median
 from typing import Any
 
 import torch
 
-from regard.cost.jobs import Learning, Shape
+from regard.cost.jobs import Shape, learning
 from regard.data.batch import Batch
-from regard.models.captioner.config import CaptionConfig
 from regard.models.config import ModelConfig
 from regard.models.construction import build
 from regard.training.memory.allocator import keep_freed
-from regard.training.optimization.precision import Precision, computing
+from regard.training.optimization.precision import Precision, Weights, computing
+from regard.training.step import Phase, unmarked
 
 SPARE = 8  # tokens
 
@@ -29,26 +28,23 @@ def training(
     shape: Shape,
     device: torch.device,
     precision: Precision = "float32",
-    phase: Callable[[str], Any] = lambda name: nullcontext(),
+    phase: Phase = unmarked,
 ) -> Callable[[], None]:
     """A function that takes one step of training; `phase` is entered for each part of it."""
     if device.type == "cpu":
         keep_freed()  # as the loop does
-    learning = Learning(build(config, device), precision)
-    learning.prepare(device)
+    step = learning(Weights(build(config, device).train(), precision), precision, device)
+    step.phase = phase
     ids = _ids(config, shape.rows, shape.tokens, device)
     source = _source(config, shape, device) if config.reads else None
     batch = Batch(ids, ids, ids.numel(), ids.numel(), source=source)
-    varied = learning.answer.objective.varied
-    mixed = partial(computing, precision, device, varied)
-    return partial(learning.step, batch, 1, mixed, phase)
+    return partial(step.take, 0, [batch], batch.valid)
 
 
 def _source(config: ModelConfig, shape: Shape, device: torch.device) -> torch.Tensor:
     """What is read: tokens (rows, positions), or pictures (rows, 3, size, size)."""
-    if isinstance(config, CaptionConfig):
-        sides = config.picture, config.picture
-        return torch.zeros(shape.rows, 3, *sides, dtype=torch.uint8, device=device)
+    if config.picture_shape:
+        return torch.zeros(shape.rows, *config.picture_shape, dtype=torch.uint8, device=device)
     return _ids(config, shape.rows, shape.source or shape.tokens, device)
 
 
@@ -66,7 +62,7 @@ def writing(
     new = _ids(config, rows, 1, device)
     mixed = partial(computing, precision, device, True)
     with torch.no_grad(), mixed():
-        state: Any = module.start(rows, tokens + SPARE)
+        state: Any = module.start(batch_size=rows, capacity=tokens + SPARE)
         memory = module.encode(_source(config, shape, device)) if config.reads else None
         module(_ids(config, rows, tokens, device), memory, state=state, last=True)
     undoes = hasattr(state, "layers")  # a cache that would run full

@@ -94,6 +94,11 @@ class Feed(Protocol):
     process, and is the same each time.
     """
 
+    @property
+    def telling(self) -> int:
+        """How many steps show how rows vary: one where all are of one length."""
+        ...
+
     def step(self, step: int) -> Batch:
         """All rows of one optimizer step."""
         ...

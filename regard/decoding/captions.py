@@ -5,10 +5,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from regard.decoding.search.beam import Found, Hypothesis, search
+from regard.decoding.search.beam import Hypothesis, SearchResult, search
 from regard.decoding.settings import Beam
 from regard.decoding.text_model import Given, TextModel
 from regard.errors import RegardError
+from regard.models.config import Ability
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ def captioned(
     They begin with `prefix` and have at most `limit` tokens, their end included; 0: as many as the
     model knows.
     """
-    speaker.require("captioner", what="describe pictures")
+    speaker.require(Ability.CAPTION, what="describe pictures")
     begin = speaker.beginning(prefix, "caption")
     room = speaker.context - len(begin)
     if limit < 0:
@@ -55,7 +56,9 @@ def captioned(
     return [[_caption(speaker, begin, one, best) for best in one.hypotheses] for one in found]
 
 
-def _caption(speaker: TextModel, begin: list[int], found: Found, best: Hypothesis) -> Caption:
+def _caption(
+    speaker: TextModel, begin: list[int], found: SearchResult, best: Hypothesis
+) -> Caption:
     ids, attention = [*begin, *best.ids], found.looked(best)
     attention = None if attention is None else attention.float()
     return Caption(speaker.text(ids), ids, best.logprob, best.worth, attention)

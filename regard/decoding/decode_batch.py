@@ -19,7 +19,7 @@ from regard.decoding.sampling import (
     distribution,
     draw,
 )
-from regard.decoding.session import DecoderSession, check_fits, closed_up
+from regard.decoding.session import DecoderSession, check_fits
 from regard.decoding.settings import TEXT, Sampling, SpecialTokens
 from regard.decoding.stable_topk import stable_topk
 from regard.errors import RegardError
@@ -41,7 +41,7 @@ class Token:
 
 
 @dataclass
-class Row:
+class DecodeRow:
     """One text on its way."""
 
     number: int
@@ -59,7 +59,7 @@ class DecodeBatch:
     """The rows that are not at their end yet, and how to take them a step further."""
 
     prefix: DecoderSession
-    rows: list[Row]
+    rows: list[DecodeRow]
     columns: SamplingBatch
     signs: SpecialTokens
     standing: Tensor | None  # (rows, vocabulary): tokens that a row holds, if any is penalised
@@ -137,17 +137,16 @@ class DecodeBatch:
 
     def leave(self) -> None:
         """Rows that have ended give their place away."""
-        kept = closed_up([not row.ended for row in self.rows])
-        if len(kept) == len(self.rows):
-            return
-        self.rows = [self.rows[index] for index in kept]
-        if kept:
-            self.prefix.reorder(kept)
+        ended = [index for index, row in enumerate(self.rows) if row.ended]
+        if len(ended) == len(self.rows):
+            self.rows = []
+            self.prefix.state.free()
+        elif ended:
+            kept = self.prefix.release(ended)
+            self.rows = [self.rows[index] for index in kept]
             self.columns = self.columns.kept(kept)
             if self.standing is not None:
                 self.standing = self.standing[torch.tensor(kept, device=self.standing.device)]
-        else:
-            self.prefix.state.free()
 
     def _choose(self, logits: Tensor) -> list[int]:
         """A token for each row, of logits (rows, vocabulary)."""
@@ -159,7 +158,7 @@ class DecodeBatch:
     def took(
         self,
         index: int,
-        row: Row,
+        row: DecodeRow,
         token: int,
         logprob: float | None = None,
         top: tuple[tuple[int, float], ...] = (),
@@ -178,10 +177,10 @@ class DecodeBatch:
         return Token(row.number, token, logprob, top, end)
 
 
-def _row(number: int, prompt: int, asked: Sampling, context: int) -> Row:
+def _row(number: int, prompt: int, asked: Sampling, context: int) -> DecodeRow:
     room = context - prompt + 1  # the last token written need not be read
     most, short = min((asked.limit, "limit"), (room, "room"))
-    return Row(number, asked, most, short, dice(asked.seed), ended=not most)  # type: ignore[arg-type]
+    return DecodeRow(number, asked, most, short, dice(asked.seed), ended=not most)  # type: ignore[arg-type]
 
 
 def most_probable(logits: Tensor, columns: SamplingBatch) -> list[int]:

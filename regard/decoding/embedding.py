@@ -9,9 +9,9 @@ from torch import Tensor
 from regard.decoding.sampling import check_numbers
 from regard.decoding.text_model import Given, TextModel, batches, padded_rows
 from regard.errors import Problems, RegardError, nearest
+from regard.models.config import Ability
+from regard.models.kernels.attention import any_shape
 from regard.models.network import Network
-from regard.models.recurrent.config import RecurrentConfig
-from regard.models.transformer.attention import any_shape
 
 Pool = Literal["mean", "first", "last"]
 POOLS = get_args(Pool)
@@ -29,10 +29,10 @@ def embedded(
     """
     if pool not in POOLS:
         raise RegardError(f"vectors cannot be pooled by {pool!r}; {nearest(str(pool), POOLS)}")
-    speaker.require("decoder", "encoder", "encoder-decoder", what="embed texts")
+    speaker.require(Ability.EMBED, what="embed texts")
     module = speaker.require_one("embed")
     read = _read(speaker, texts)
-    found = torch.empty(len(read), _width(module), dtype=torch.float32)
+    found = torch.empty(len(read), module.config.vector_width, dtype=torch.float32)
     with torch.inference_mode(), any_shape():
         for some in batches([len(ids) for ids in read], rows):
             hidden, lengths = _hidden(speaker, module, [read[index] for index in some])
@@ -40,15 +40,6 @@ def embedded(
             found[some] = _pooled(hidden, lengths.to(hidden.device), pool).to("cpu", torch.float32)
     check_numbers(found.abs())
     return found
-
-
-def _width(module: Network) -> int:
-    config = module.config
-    if isinstance(config, RecurrentConfig) and (
-        config.kind == "encoder-decoder" or not config.tied
-    ):
-        return config.hidden
-    return config.width
 
 
 def ids_of(speaker: TextModel, text: Given) -> list[int]:
@@ -80,9 +71,9 @@ def _with_signs(speaker: TextModel, ids: list[int]) -> list[int]:
     """The ids with what begins and ends them, as the model learnt it; bare ids stay as given."""
     if speaker.tokenizer is None and ids:
         return ids
-    kind, signs = speaker.module.config.kind, speaker.signs
-    begin = [] if kind == "encoder-decoder" else [signs.begin]
-    ended = kind == "decoder" or (bool(ids) and ids[-1] in signs.ends)
+    config, signs = speaker.module.config, speaker.signs
+    begin = [] if config.reads_text else [signs.begin]
+    ended = config.task == "causal" or (bool(ids) and ids[-1] in signs.ends)
     return [*begin, *ids, *([] if ended else [signs.ends[0]])]
 
 

@@ -12,7 +12,8 @@ from regard.decoding.sampling import check_numbers
 from regard.decoding.settings import require_whole
 from regard.decoding.text_model import TextModel
 from regard.errors import Problems, RegardError
-from regard.models.transformer.attention import any_shape
+from regard.models.config import Ability
+from regard.models.kernels.attention import any_shape
 from regard.text.invalid_utf8 import escaped
 from regard.text.specials import MASK, SPECIALS
 from regard.text.tokenizer import Tokenizer
@@ -20,7 +21,7 @@ from regard.text.tokenizer import Tokenizer
 GAP = re.compile(r"\[mask\]|\[MASK\]|<mask>")
 
 
-class Candidate(NamedTuple):
+class GapCandidate(NamedTuple):
     """What may stand in a gap."""
 
     text: str  # the token's; by name (⟨E2⟩) where it is only a part of a character
@@ -32,7 +33,7 @@ class Filling:
     """A text whose gaps are filled, and what else might have stood in each."""
 
     text: str  # with the most probable token in each gap
-    gaps: tuple[tuple[Candidate, ...], ...]  # of each gap, the most probable first
+    gaps: tuple[tuple[GapCandidate, ...], ...]  # of each gap, the most probable first
     ids: tuple[tuple[int, ...], ...]  # the same candidates as token ids
     tokens: int  # of the text around the gaps
     unknown: int  # of these, what the vocabulary lacks
@@ -47,7 +48,7 @@ def filled(speaker: TextModel, text: str, top: int = 5) -> Filling:
     """
     if not isinstance(text, str):
         raise RegardError(f"give a text with gaps, not {text!r:.40}")
-    speaker.require("encoder", what="fill gaps")
+    speaker.require(Ability.FILL, what="fill gaps")
     problems = Problems("fill")
     require_whole(problems, "top", top, 1)
     problems.report()
@@ -61,7 +62,7 @@ def filled(speaker: TextModel, text: str, top: int = 5) -> Filling:
     )
     found = (best.indices + len(SPECIALS)).tolist()  # (gaps, top)
     gaps = [
-        tuple(Candidate(_text(tokenizer, token), p) for token, p in zip(*gap, strict=True))
+        tuple(GapCandidate(_text(tokenizer, token), p) for token, p in zip(*gap, strict=True))
         for gap in zip(found, best.values.tolist(), strict=True)
     ]
     return Filling(

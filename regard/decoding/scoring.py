@@ -12,9 +12,9 @@ from regard.decoding.sampling import check_numbers
 from regard.decoding.search.ensemble import Ensemble
 from regard.decoding.text_model import Given, TextModel, batches, padded_rows
 from regard.errors import Problems, RegardError
-from regard.models.counting.model import NGram
+from regard.models.config import Ability
+from regard.models.kernels.attention import any_shape
 from regard.models.network import Network
-from regard.models.transformer.attention import any_shape
 
 LOGITS = 1 << 24  # there at once: 64 MB, however many texts are read together
 
@@ -58,7 +58,7 @@ def scored(
     ends them, which is; ids that end with such a sign already get no other. `rows` are computed at
     once, without a state; a score does not depend on which (but for rounding).
     """
-    speaker.require("decoder", "encoder-decoder", what="score texts")
+    speaker.require(Ability.SCORE, what="score texts")
     read = _sources(speaker, texts, sources)
     written = _targets(speaker, texts)
     found: dict[int, Score] = {}
@@ -123,8 +123,9 @@ def _logprobs(
     if isinstance(speaker.module, Ensemble):
         members = map(speaker.with_module, speaker.module.writers)
         return _mean([_logprobs(member, written, read) for member in members])
-    if isinstance(speaker.module, NGram):
-        return speaker.module.logprobs([[speaker.signs.begin, *ids] for ids in written])
+    known = speaker.module.logprobs([[speaker.signs.begin, *ids] for ids in written])
+    if known is not None:
+        return known
     module = speaker.require_one("score")
     memory = None if read is None else speaker.encode(read)
     begun = [[speaker.signs.begin, *ids[:-1]] for ids in written]

@@ -7,18 +7,8 @@ import torch
 from torch import Tensor
 
 from regard.errors import RegardError
+from regard.models.kernels.attention import any_shape
 from regard.models.protocol import Memory, SequenceModel, State
-from regard.models.transformer.attention import any_shape
-
-
-def closed_up(staying: Sequence[bool]) -> list[int]:
-    """Where those that stay come from, when the others leave: the last ones fill the gaps.
-
-    All others keep their places, and what is kept for them is not copied.
-    """
-    count = sum(staying)
-    last = (index for index in range(count, len(staying)) if staying[index])
-    return [index if staying[index] else next(last) for index in range(count)]
 
 
 def check_fits(prompts: Sequence[Sequence[int]], context: int) -> None:
@@ -60,7 +50,9 @@ class DecoderSession:
             raise RegardError(
                 f"a prompt has {longest:,} tokens, but there is room for {room:,}; shorten it"
             )
-        state = model.start(len(prompts), room, return_attention=return_attention)
+        state = model.start(
+            batch_size=len(prompts), capacity=room, return_attention=return_attention
+        )
         begun = cls(model, state, torch.empty(0), torch.device(device))
         begun.logits = begun.take(prompts, memory, last=True)[:, -1]
         return begun
@@ -82,6 +74,18 @@ class DecoderSession:
         if list(rows) != list(range(len(self.logits))):
             self.state.reorder(rows)
             self.logits = self.logits[torch.tensor(rows, device=self.logits.device)]
+
+    def admit(self, other: "DecoderSession") -> None:
+        """Go on with the rows of another session of this model as well, after those here."""
+        self.state.admit(other.state)
+        self.logits, self.ends = torch.cat([self.logits, other.logits]), None
+
+    def release(self, rows: Sequence[int]) -> list[int]:
+        """Let rows go; row i is then what row `result[i]` was (see `State`)."""
+        kept = self.state.release(rows)
+        index = torch.tensor(kept, dtype=torch.long, device=self.logits.device)
+        self.logits, self.ends = self.logits[index], None
+        return kept
 
     def take(
         self, tokens: Sequence[Sequence[int]], memory: Memory | None = None, last: bool = False

@@ -8,12 +8,13 @@ from typing import Any, Protocol
 
 from regard.decoding.decode_batch import DecodeBatch, End, Token
 from regard.decoding.incremental_text import Spelling, Stops, checked_stops
-from regard.decoding.search.beam import Candidate, Found, Hypothesis, search
+from regard.decoding.search.beam import Candidate, Hypothesis, SearchResult, search
 from regard.decoding.search.speculative import Speculation
 from regard.decoding.session import check_fits
 from regard.decoding.settings import SEEDS, Beam, Sampling, require_whole
 from regard.decoding.text_model import Given, TextModel
 from regard.errors import Problems, RegardError
+from regard.models.config import Ability
 
 MOST_TEXTS = 4096  # of one prompt, side by side
 
@@ -45,7 +46,7 @@ class Completion:
         return [token.id for token in self.tokens if token.end != "end"]
 
 
-class Steps(Protocol):
+class Stepper(Protocol):
     """What takes rows further: `DecodeBatch`, `Speculation`, or `Nothing` where there are none."""
 
     @property
@@ -61,7 +62,7 @@ class Stream:
     """Texts that are being written; iterate over it for the pieces as they come."""
 
     speaker: TextModel
-    steps: Steps
+    steps: Stepper
     spellings: list[Spelling | None]
     stops: list[Stops]
     ended: list[bool] = field(init=False)
@@ -139,7 +140,7 @@ def continue_all(
     `asked` is for all, or one for each that is given. The i-th text of a prompt is drawn with its
     seed + i. `draft` proposes `ahead` tokens at a time, which the model accepts or replaces.
     """
-    speaker.require("decoder", "encoder-decoder", what="write texts")
+    speaker.require(Ability.CONTINUE, Ability.TRANSLATE, what="write texts")
     problems = Problems("texts")
     require_whole(problems, "n", n, 1, MOST_TEXTS)
     problems.report()
@@ -193,7 +194,7 @@ def _steps(
     copies: Sequence[int],
     draft: TextModel | None,
     ahead: int,
-) -> Steps:
+) -> Stepper:
     """The rows behind their prompts, or before what they write from a source."""
     if not given:
         return Nothing()
@@ -211,7 +212,8 @@ def _steps(
     }
     if draft is None:
         return DecodeBatch.begin(speaker.module, prompts, settings, **common)
-    draft.require(speaker.module.config.kind, who="the draft", what="write with this model")
+    needed = speaker.module.config.abilities & {Ability.CONTINUE, Ability.TRANSLATE}
+    draft.require(*needed, who="the draft", what="generate with this model")
     speaker.require_words_of(draft, "the draft")
     longest = max(map(len, sources), default=0)
     if longest > draft.context:
@@ -257,7 +259,7 @@ def search_all(
     """The best continuations of each prompt by beam search; the best first."""
     if speaker.reads:
         raise RegardError("this model writes from sources; search with `translate` and its beam")
-    speaker.require("decoder", what="write texts")
+    speaker.require(Ability.CONTINUE, what="write texts")
     prompts = _each_read(partial(_prompt, speaker), given, "prompt")
     if limit < 1:
         raise RegardError(f"at least one token must be asked for, not {limit}")
@@ -273,7 +275,7 @@ def search_all(
 
 
 def _searched(
-    speaker: TextModel, given: Given, found: Found, row: int, short: End
+    speaker: TextModel, given: Given, found: SearchResult, row: int, short: End
 ) -> list[Completion]:
     """What a search brought for one prompt, as texts; `short` is why one that met no end ends."""
 

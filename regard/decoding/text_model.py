@@ -14,20 +14,13 @@ from torch import Tensor
 from regard.data.batch import padded
 from regard.decoding.settings import SpecialTokens
 from regard.errors import RegardError
-from regard.models.bag.model import Bag
-from regard.models.counting.model import NGram
+from regard.models.config import Ability
+from regard.models.kernels.attention import any_shape
 from regard.models.network import Network, SequenceModule
 from regard.models.protocol import Memory
-from regard.models.transformer.attention import any_shape
 from regard.text.invalid_utf8 import replace_invalid_utf8
 from regard.text.tokenizer import Tokenizer
 
-ABILITIES = {
-    "decoder": "continues texts (`generate`, `score`, `embed`)",
-    "encoder": "fills gaps (`fill`, `embed`)",
-    "encoder-decoder": "translates (`translate`, `generate`, `score`, `embed`)",
-    "captioner": "describes pictures (`caption`)",
-}
 Given = str | Sequence[int]  # a text, or token ids as they are
 
 
@@ -51,21 +44,21 @@ class TextModel:
     @property
     def reads(self) -> bool:
         """Whether it writes from a source."""
-        return self.module.config.kind == "encoder-decoder"
+        return self.module.config.reads_text
 
     def with_module(self, module: Any) -> "TextModel":
         """The same with another model of the same vocabulary, such as an ensemble."""
         return replace(self, module=module)
 
-    def require(self, *kinds: str, what: str, who: str = "this model") -> None:
-        """Refuse what a model of this kind cannot do, and one whose dropout is on."""
+    def require(self, *needed: Ability, what: str, who: str = "this model") -> None:
+        """Refuse a model that can do none of what is needed, and one whose dropout is on."""
         if self.module.training:
             raise RegardError("the model is being trained, with dropout; call its `eval()` first")
         if self.device.type == "meta":
             raise RegardError("a model on the meta device has no weights; load it on a real one")
-        kind = self.module.config.kind
-        if kind not in kinds:
-            raise RegardError(f"{who} ({kind}) cannot {what}: it {self._abilities()}")
+        config = self.module.config
+        if not config.abilities & {*needed}:
+            raise RegardError(f"{who} ({config.kind}) cannot {what}: it {config.in_words}")
 
     def require_text(self, who: str) -> None:
         """Refuse a model that came without a tokenizer: text can be neither given nor had."""
@@ -78,18 +71,11 @@ class TextModel:
 
     def require_one(self, what: str) -> Network:
         """The one model with hidden vectors; those of an ensemble have nothing in common."""
-        if isinstance(self.module, NGram | Bag):
-            raise RegardError(f"this model cannot {what}: it {self._abilities()}")
-        if not isinstance(self.module, Network):
-            raise RegardError(f"an ensemble cannot {what}; ask its members one by one")
-        return self.module
-
-    def _abilities(self) -> str:
-        if isinstance(self.module, NGram):
-            return "has counts and no vectors, and continues texts (`generate`, `score`)"
-        if isinstance(self.module, Bag):
-            return "labels texts (`classify`)"
-        return ABILITIES[self.module.config.kind]
+        if isinstance(self.module, Network):
+            return self.module
+        if isinstance(self.module, SequenceModule):
+            raise RegardError(f"this model cannot {what}: it {self.module.config.in_words}")
+        raise RegardError(f"an ensemble cannot {what}; ask its members one by one")
 
     def require_words_of(self, other: "TextModel", what: str) -> None:
         """Refuse a model to work together with whose ids mean something else."""

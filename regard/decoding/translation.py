@@ -10,12 +10,13 @@ from torch import Tensor
 
 from regard.decoding.decode_batch import End
 from regard.decoding.parallel_batches import side_by_side
-from regard.decoding.search.beam import Candidate, Found, Hypothesis, search
+from regard.decoding.search.beam import Candidate, Hypothesis, SearchResult, search
 from regard.decoding.search.minimum_risk import least_risk
 from regard.decoding.settings import Beam, Sampling, require_whole
 from regard.decoding.streams import MOST_TEXTS, Completion, continue_all
 from regard.decoding.text_model import Given, TextModel, batches
 from regard.errors import Problems, RegardError
+from regard.models.config import Ability
 
 LISTED = 20  # lines that cannot be translated, one by one; the others are counted
 WINDOW = 16  # batches that are sorted by length together, when lines come one by one
@@ -82,7 +83,7 @@ def _translation(
     source: Sequence[int],
     prefix: Sequence[int],
     hypothesis: Hypothesis,
-    found: Found,
+    found: SearchResult,
 ) -> Translation:
     ids = [*prefix, *hypothesis.ids]
     attention = found.looked(hypothesis)
@@ -116,7 +117,7 @@ def translated(
     sorted and given out. `prefix` is how every translation must begin, `first` the number of the
     first line, for messages. `told` hears the best ones of each batch at once.
     """
-    speaker.require("encoder-decoder", what="translate")
+    speaker.require(Ability.TRANSLATE, what="translate")
     problems = Problems("translate")
     require_whole(problems, "rows", rows, 1)
     require_whole(problems, "limit", limit, 0)
@@ -215,7 +216,7 @@ def least_risky(
     Samples of several lines are drawn together, up to so many `rows`, and all of one line. `first`
     is the number of the first line, `named` a setting's name, both for messages.
     """
-    speaker.require("encoder-decoder", what="translate")
+    speaker.require(Ability.TRANSLATE, what="translate")
     if speaker.tokenizer is None:
         raise RegardError("samples are compared as texts, and this model came without a tokenizer")
     problems = Problems("translate")

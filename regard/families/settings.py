@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Self
 
 from regard.errors import Problems, nearest
-from regard.families.registry import find, named, settings_of
 from regard.models.config import ModelConfig
+from regard.models.registry import find, named, settings_of
 from regard.training.settings import (
     DataSettings,
     OptimizerSettings,
@@ -17,7 +17,7 @@ from regard.training.settings import (
     TokenizerSettings,
     TrainingSettings,
     changed_section,
-    check_ranges,
+    check_sections,
 )
 
 FORMER: dict[str, dict[str, str]] = {  # table: names of settings as they once were, and as they are
@@ -102,7 +102,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         problems = Problems("settings")
-        check_ranges({f.name: getattr(self, f.name) for f in fields(self)}, problems)
+        check_sections({f.name: getattr(self, f.name) for f in fields(self)}, problems)
         problems.report()
 
     def changed(self, tables: Mapping[str, Any], where: str) -> Self:
@@ -120,7 +120,7 @@ class Settings:
                 sections[name] = _model(self.model, table, problems)
             else:
                 sections[name] = changed_section(getattr(self, name), name, table, problems)
-        check_ranges(sections, problems)
+        check_sections(sections, problems)
         problems.report()
         return replace(self, **sections)
 

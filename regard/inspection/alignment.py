@@ -23,6 +23,7 @@ from regard.decoding.session import DecoderSession
 from regard.decoding.text_model import TextModel, batches
 from regard.decoding.translation import WINDOW
 from regard.errors import RegardError
+from regard.models.config import Ability
 from regard.text.invalid_utf8 import replace_invalid_utf8
 from regard.text.specials import UNK
 from regard.text.tokenizer import Tokenizer
@@ -77,7 +78,7 @@ class Heads:
 
 
 @dataclass(frozen=True)
-class Cut:
+class TokenizedText:
     """A text as a model's tokens, and as units: words or characters."""
 
     text: str
@@ -114,18 +115,18 @@ def unit_spans(text: str, by: By) -> list[Span]:
     return [found.span() for found in UNITS[by].finditer(text)]
 
 
-def cut(tokenizer: Tokenizer, text: str, ids: Sequence[int], by: By) -> Cut:
+def cut(tokenizer: Tokenizer, text: str, ids: Sequence[int], by: By) -> TokenizedText:
     """A text and its ids, which end in an end, cut into units."""
     spans = tokenizer.reference.encode(text).offsets
-    return Cut(text, list(ids), tokenizer.pieces(ids), spans, unit_spans(text, by))
+    return TokenizedText(text, list(ids), tokenizer.pieces(ids), spans, unit_spans(text, by))
 
 
 @dataclass(frozen=True, eq=False)
 class Alignment:
     """What each part of a target looked at."""
 
-    source: Cut
-    target: Cut
+    source: TokenizedText
+    target: TokenizedText
     tokens: Tensor  # (target tokens, source tokens), the ends included; each row sums to 1
     matrix: Tensor  # (target units, source units); what lacks of 1 went to blanks and </s>
 
@@ -140,11 +141,11 @@ class Alignment:
 
 
 @dataclass(frozen=True, eq=False)
-class Watched:
+class PairAttention:
     """How every head looked at a source while its target was read."""
 
-    source: Cut
-    target: Cut
+    source: TokenizedText
+    target: TokenizedText
     attention: Tensor  # (layers, heads, target tokens, source tokens)
 
     @property
@@ -168,16 +169,16 @@ class Watched:
 
 def check_watchable(speaker: TextModel) -> None:
     """Refuse a model without cross-attention before any work."""
-    speaker.require("encoder-decoder", what="align words")
+    speaker.require(Ability.TRANSLATE, what="align words")
     try:
-        speaker.module.start(1, 1, return_attention=True).free()
+        speaker.module.start(batch_size=1, capacity=1, return_attention=True).free()
     except RegardError as error:
         raise RegardError(f"nothing can be aligned: {error}") from None
 
 
 def watched(
     speaker: TextModel, pairs: Iterable[Pair], by: By = "words", *, rows: int = 32
-) -> Iterator[Watched | str]:
+) -> Iterator[PairAttention | str]:
     """Pairs, in order, as a model looks at them; for one that it cannot read a sentence says why.
 
     So many `rows` of about the same length are computed at once.
@@ -185,8 +186,8 @@ def watched(
     check_watchable(speaker)
     given = iter(pairs)
     while some := list(islice(given, rows * WINDOW)):
-        found: dict[int, Watched | str] = {}
-        cuts: dict[int, tuple[Cut, Cut]] = {}
+        found: dict[int, PairAttention | str] = {}
+        cuts: dict[int, tuple[TokenizedText, TokenizedText]] = {}
         for index, pair in enumerate(some):
             try:
                 cuts[index] = _cuts(speaker, pair, by)
@@ -197,7 +198,7 @@ def watched(
         yield from (found[index] for index in range(len(some)))
 
 
-def watched_pair(speaker: TextModel, pair: Pair, by: By = "words") -> Watched:
+def watched_pair(speaker: TextModel, pair: Pair, by: By = "words") -> PairAttention:
     """The same for one pair, which the model must be able to read."""
     (found,) = watched(speaker, [pair], by)
     if isinstance(found, str):
@@ -205,7 +206,7 @@ def watched_pair(speaker: TextModel, pair: Pair, by: By = "words") -> Watched:
     return found
 
 
-def _cuts(speaker: TextModel, pair: Pair, by: By) -> tuple[Cut, Cut]:
+def _cuts(speaker: TextModel, pair: Pair, by: By) -> tuple[TokenizedText, TokenizedText]:
     """Both sides of a pair as the model reads and writes them."""
     pair = Pair(*(replace_invalid_utf8(text) for text in pair))
     read, written = speaker.source(pair.source), speaker.ids(pair.target)
@@ -223,7 +224,9 @@ def _cuts(speaker: TextModel, pair: Pair, by: By) -> tuple[Cut, Cut]:
     return cut(source, pair.source, read, by), cut(target, pair.target, written, by)
 
 
-def _batches(cuts: Mapping[int, tuple[Cut, Cut]], rows: int) -> Iterator[list[int]]:
+def _batches(
+    cuts: Mapping[int, tuple[TokenizedText, TokenizedText]], rows: int
+) -> Iterator[list[int]]:
     """Which pairs to take together: of about the same length, and fewer of long ones."""
     which = list(cuts)
     lengths = [(len(source.ids), len(target.ids)) for source, target in cuts.values()]
@@ -234,7 +237,9 @@ def _batches(cuts: Mapping[int, tuple[Cut, Cut]], rows: int) -> Iterator[list[in
             yield [which[index] for index in batch[first : first + fit]]
 
 
-def _looks(speaker: TextModel, pairs: Sequence[tuple[Cut, Cut]]) -> list[Watched]:
+def _looks(
+    speaker: TextModel, pairs: Sequence[tuple[TokenizedText, TokenizedText]]
+) -> list[PairAttention]:
     """Some pairs as one batch."""
     prompts = [[speaker.signs.begin, *target.ids[:-1]] for _, target in pairs]
     with torch.inference_mode():
@@ -250,6 +255,6 @@ def _looks(speaker: TextModel, pairs: Sequence[tuple[Cut, Cut]]) -> list[Watched
     seen = seen.float().cpu()
     read.state.free()
     return [
-        Watched(source, target, look[..., : len(target.ids), : len(source.ids)].clone())
+        PairAttention(source, target, look[..., : len(target.ids), : len(source.ids)].clone())
         for look, (source, target) in zip(seen, pairs, strict=True)
     ]

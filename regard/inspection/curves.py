@@ -50,7 +50,7 @@ class Curve:
 
 
 @dataclass(frozen=True)
-class Run:
+class RunCurves:
     """What is drawn of one run."""
 
     name: str
@@ -115,7 +115,7 @@ def smooth(y: Numbers) -> Numbers:
     return np.where(known, total / np.where(known, weight, 1.0), np.nan)
 
 
-def limits(runs: Sequence[Run]) -> tuple[float, float]:
+def limits(runs: Sequence[RunCurves]) -> tuple[float, float]:
     """From where to where the losses are drawn.
 
     The fall from the first losses is cut off where it would squash all that follows into the
@@ -140,7 +140,7 @@ def limits(runs: Sequence[Run]) -> tuple[float, float]:
 # What a log says
 
 
-def _run(folder: Path, name: str, by: By) -> Run:
+def _run(folder: Path, name: str, by: By) -> RunCurves:
     events = _lasting(read(folder / LOG))
     steps = [event for event in events if event.get("event") == "step"]
     training = _curve(steps, "loss", by)
@@ -149,7 +149,7 @@ def _run(folder: Path, name: str, by: By) -> Run:
         raise RegardError(f"{folder} has nothing to plot: its log has no {missing}")
     validations = [event for event in events if event.get("event") == "validation"]
     free = [event for event in validations if event.get("loss") is None]
-    return Run(
+    return RunCurves(
         name,
         training,
         _curve(validations, "loss", by),
@@ -199,7 +199,7 @@ def _lasting(events: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 # How it looks
 
 
-def _draw(figure: Any, runs: Sequence[Run], by: By) -> None:
+def _draw(figure: Any, runs: Sequence[RunCurves], by: By) -> None:
     panels = _panels(figure, runs)
     above, below = panels["loss"], list(panels.values())[-1]
     scale, label = _axis(runs, by)
@@ -225,7 +225,7 @@ def _draw(figure: Any, runs: Sequence[Run], by: By) -> None:
     figure.align_ylabels()
 
 
-def _panels(figure: Any, runs: Sequence[Run]) -> dict[str, Any]:
+def _panels(figure: Any, runs: Sequence[RunCurves]) -> dict[str, Any]:
     """Places to draw in, one below the other, for what there is to draw."""
     heights = {"loss": 5}
     if any(len(run.bleu.x) for run in runs):
@@ -247,7 +247,7 @@ def _dots(i: int) -> dict[str, Any]:
     return {"color": _look(i)["color"], "markersize": 4.5, "linewidth": 0.8}
 
 
-def _losses(axes: Any, run: Run, scale: float, look: dict[str, Any], small: bool) -> None:
+def _losses(axes: Any, run: RunCurves, scale: float, look: dict[str, Any], small: bool) -> None:
     """The training loss as a line over its pale self, validations as dots, the best in a ring."""
     colour, dot = look["color"], 3.0 if small else 4.5
     raw, line, dots = run.training, run.smoothed, run.validation
@@ -262,7 +262,7 @@ def _losses(axes: Any, run: Run, scale: float, look: dict[str, Any], small: bool
         axes.plot(line.x[last] * scale, line.y[last], "x", color=colour, markersize=7, zorder=5)
 
 
-def _legend(figure: Any, axes: Any, runs: Sequence[Run]) -> None:
+def _legend(figure: Any, axes: Any, runs: Sequence[RunCurves]) -> None:
     """In the corner that falling curves leave free, else beside them in a wider figure."""
     from matplotlib.lines import Line2D
 
@@ -283,26 +283,26 @@ def _legend(figure: Any, axes: Any, runs: Sequence[Run]) -> None:
         text.set_text(label)
 
 
-def _label(run: Run) -> str:
+def _label(run: RunCurves) -> str:
     notes = [f"best {run.validation.y[run.best]:.3f}"] if run.best is not None else []
     notes += [f"best BLEU {np.nanmax(run.bleu.y):.1f}"] if np.isfinite(run.bleu.y).any() else []
     notes += ["× diverged"] if run.reached < len(run.training.x) else []
     return f"{run.name}  ({', '.join(notes)})" if notes else run.name
 
 
-def _corner_is_free(runs: Sequence[Run]) -> bool:
+def _corner_is_free(runs: Sequence[RunCurves]) -> bool:
     low, high = limits(runs)
     start, free = 0.4 * _end(runs), low + 0.6 * (high - low)
     curves = [curve for run in runs for curve in (run.smoothed, run.validation)]
     return not any((curve.y[curve.x > start] > free).any() for curve in curves)
 
 
-def _end(runs: Sequence[Run]) -> float:
+def _end(runs: Sequence[RunCurves]) -> float:
     curves = [curve for run in runs for curve in (run.training, run.validation)]
     return max(float(curve.x[-1]) for curve in curves if len(curve.x))
 
 
-def _axis(runs: Sequence[Run], by: By) -> tuple[float, str]:
+def _axis(runs: Sequence[RunCurves], by: By) -> tuple[float, str]:
     """What to multiply with, and what to write below."""
     if by != "time":
         return 1.0, {"step": "step", "tokens": "training tokens"}[by]

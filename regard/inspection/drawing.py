@@ -4,10 +4,11 @@ Matplotlib obeys a `matplotlibrc` of the current folder before any other, and th
 an archive that was just unpacked.
 """
 
+import io
 import os
 import sys
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,12 +45,38 @@ def drawing(
         yield figure
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            with warnings.catch_warnings(), replacing(path) as partial:
-                warnings.filterwarnings("ignore", "Glyph")  # what the font lacks is drawn as a box
+            with _any_glyph(), replacing(path) as partial:
                 figure.savefig(partial, dpi=dpi, format=path.suffix[1:].lower() or "png")
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or error
             raise RegardError(f"cannot draw to {path}: {reason}") from None
+
+
+def svg(
+    size: tuple[float, float], style: Mapping[str, Any], draw: Callable[["Figure"], None]
+) -> str:
+    """An SVG document of what `draw` does to a figure of `size` inches, on a transparent ground.
+
+    Nothing is noted of when and how it was made, so with a `svg.hashsalt` in `style` it is the same
+    to the letter each time.
+    """
+    with _undisturbed(style):
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=size, layout="constrained")
+        draw(figure)
+        written, about = io.StringIO(), dict.fromkeys(("Creator", "Date", "Format", "Type"))
+        with _any_glyph():
+            figure.savefig(written, format="svg", transparent=True, metadata=about)
+        return written.getvalue()
+
+
+@contextmanager
+def _any_glyph() -> Iterator[None]:
+    """Letters that the font lacks are drawn as boxes, without a warning."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph")
+        yield
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,6 @@ from regard.errors import RegardError
 from regard.formats import count
 from regard.inspection.curves import COLOURS, DASHES, GREY, STYLE, Curve, names
 from regard.inspection.drawing import check_kind, drawing
-from regard.runs.stored_run import is_run, settings_of
 from regard.storage.event_log import LOG, is_number, read
 
 SHOWN = 6  # curves of one run
@@ -34,17 +33,23 @@ class Reach:
     clip: float  # 0: never
 
 
-def plot(runs: Sequence[str | Path], out: str | Path) -> None:
+def plot(
+    runs: Sequence[str | Path],
+    out: str | Path,
+    clip: Callable[[Path], float] = lambda folder: 0.0,
+) -> None:
     """Draw how far back runs' gradients reach, and how large they were, to a PNG, SVG or PDF.
 
-    Of one run the curves show its training from early to late, of several each one's last.
+    Of one run the curves show its training from early to late, of several each one's last. `clip`
+    tells the norm that gradients of a run were clipped to; 0: none.
     """
     out = Path(out)
     check_kind(out)
     folders = list(dict.fromkeys(Path(os.path.abspath(run)) for run in runs))
     if not folders:
         raise RegardError("no run to plot: name at least one run's folder")
-    drawn = [_reach(folder, name) for folder, name in zip(folders, names(folders), strict=True)]
+    named = zip(folders, names(folders), strict=True)
+    drawn = [_reach(folder, name, clip(folder)) for folder, name in named]
     with drawing(out, (9.0, 4.0), STYLE, dpi=200) as figure:
         _draw(figure, drawn)
 
@@ -52,7 +57,7 @@ def plot(runs: Sequence[str | Path], out: str | Path) -> None:
 # What a log says
 
 
-def _reach(folder: Path, name: str) -> Reach:
+def _reach(folder: Path, name: str, clip: float = 0.0) -> Reach:
     events = read(folder / LOG)
     lasting = _lasting(events)
     recorded = [event for event in lasting if event["event"] == "through_time" and _drawable(event)]
@@ -69,7 +74,7 @@ def _reach(folder: Path, name: str) -> Reach:
         [_curve(range(len(event["norms"])), event["norms"]) for event in recorded],
         _curve([event["step"] for event in steps], [event["gradient_norm"] for event in steps]),
         [first for first in faults if type(first) is int and 0 <= first < 1 << 63],
-        settings_of(folder).optimizer.clip if is_run(folder) else 0.0,
+        clip,
     )
 
 

@@ -27,7 +27,7 @@ Numbers = NDArray[np.float64]
 
 
 @dataclass
-class Section:
+class QuestionSection:
     """How many questions of one kind were answered rightly."""
 
     name: str
@@ -50,18 +50,18 @@ class Section:
 class Analogies:
     """The answers to one file of questions."""
 
-    sections: list[Section] = field(default_factory=list)
+    sections: list[QuestionSection] = field(default_factory=list)
 
     @property
-    def semantic(self) -> Section:
+    def semantic(self) -> QuestionSection:
         return _sum("semantic", [one for one in self.sections if not one.syntactic])
 
     @property
-    def syntactic(self) -> Section:
+    def syntactic(self) -> QuestionSection:
         return _sum("syntactic", [one for one in self.sections if one.syntactic])
 
     @property
-    def total(self) -> Section:
+    def total(self) -> QuestionSection:
         return _sum("total", self.sections)
 
 
@@ -97,9 +97,9 @@ class Judgement(NamedTuple):
     likeness: float
 
 
-def _sum(name: str, sections: Sequence[Section]) -> Section:
+def _sum(name: str, sections: Sequence[QuestionSection]) -> QuestionSection:
     counts = [(one.correct, one.asked, one.skipped) for one in sections]
-    return Section(name, *(sum(column) for column in zip(*counts, strict=True)))
+    return QuestionSection(name, *(sum(column) for column in zip(*counts, strict=True)))
 
 
 # Analogies
@@ -111,7 +111,7 @@ def evaluate_analogies(
     """Ask a file's questions "a is to b as c is to …"; with `case`, Paris is not paris."""
     names, questions = read_questions(path)
     known = _known(table, restrict, case)
-    found = Analogies([Section(name) for name in names])
+    found = Analogies([QuestionSection(name) for name in names])
     kept, asked = [], []
     for question in questions:
         words = [known.get(_folded(word, case)) for word in question[1:]]

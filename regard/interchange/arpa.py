@@ -21,10 +21,15 @@ from typing import IO, NamedTuple, cast
 import numpy as np
 
 from regard.errors import RegardError
-from regard.interchange.columns import BLANKS, Block
+from regard.interchange.columns import BLANKS, LineBlock
+from regard.models.counting.config import NGramConfig
+from regard.models.counting.model import NGram
+from regard.models.counting.model import tensors_of as tensors_of
 from regard.models.counting.table import Level, Table, find, in_order
 from regard.models.counting.table_check import MOST
-from regard.storage import LineReader, no_room, opened, replacing
+from regard.models.network import BaseModel
+from regard.storage import no_room, opened, replacing
+from regard.storage.line_reader import LineReader
 
 BEGIN = "<s>"
 IMPOSSIBLE = -99.0  # what stands for the logarithm of 0
@@ -35,6 +40,18 @@ BLOCK = 1 << 23  # bytes read at a time
 LONGEST = 1 << 12  # bytes of a word or a number
 LINE = 1 << 20  # bytes of a line
 COUNT = re.compile(rb"ngram\s+(\d{1,18})\s*=\s*(\d{1,18})")
+
+
+def table_of(module: BaseModel, where: object) -> Table:
+    """The table of an n-gram model, which alone an ARPA file can hold."""
+    if not isinstance(module, NGram):
+        raise RegardError(f"{where} is not an n-gram model; ARPA holds nothing else")
+    return module.table
+
+
+def config_of(table: Table, vocabulary: int) -> NGramConfig:
+    """The settings of a model with such a table."""
+    return NGramConfig(vocabulary, table.order)
 
 
 def write_arpa(table: Table, tokens: Sequence[str], path: Path) -> None:
@@ -149,13 +166,13 @@ def read_arpa(path: Path) -> tuple[Table, list[str]]:
             packed = file.read(2) == b"\x1f\x8b"
             file.seek(0)
             text = cast(IO[bytes], gzip.GzipFile(fileobj=file)) if packed else file
-            return _Reader(text, path).table()
+            return _ArpaReader(text, path).table()
     except (OSError, EOFError, zlib.error, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise RegardError(f"cannot read {path}: {reason}") from None
 
 
-class _Reader:
+class _ArpaReader:
     """Reads one file from its beginning to its end."""
 
     def __init__(self, file: IO[bytes], path: Path) -> None:
@@ -216,9 +233,9 @@ class _Reader:
         self.line += 1
         return line.strip()
 
-    def _block(self, most: int) -> Block:
+    def _block(self, most: int) -> LineBlock:
         """The next lines, at most so many; none at the end of the file."""
-        return Block.of(*self.lines.columns(most))
+        return LineBlock.of(*self.lines.columns(most))
 
     def _level(self, n: int, count: int, last: bool) -> Level:
         """The n-grams of one section, which begins with the next line."""
@@ -241,7 +258,7 @@ class _Reader:
             raise self.wrong(f"this {n}-gram was there before", line)
         return Level(keys, logs[order], backoffs[:0] if last else backoffs[order])
 
-    def _parsed(self, n: int, block: Block, last: bool) -> tuple[np.ndarray, ...]:
+    def _parsed(self, n: int, block: LineBlock, last: bool) -> tuple[np.ndarray, ...]:
         """The keys, log-probabilities and back-offs of the n-grams of a block; (lines,) each."""
         self._require(
             (block.fields == n + 1) | ((block.fields == n + 2) & (not last)),
@@ -274,7 +291,7 @@ class _Reader:
             raise self.wrong(otherwise, self.line + 1 + (bad if lines is None else int(lines[bad])))
 
     def _logs(
-        self, block: Block, fields: np.ndarray, lines: np.ndarray | None = None
+        self, block: LineBlock, fields: np.ndarray, lines: np.ndarray | None = None
     ) -> np.ndarray:
         """Natural logarithms of log10s."""
         values = block.numbers(fields)
@@ -282,7 +299,7 @@ class _Reader:
         values[values <= IMPOSSIBLE] = -np.inf
         return (values * math.log(10)).astype(np.float32)
 
-    def _numbered(self, block: Block) -> np.ndarray:
+    def _numbered(self, block: LineBlock) -> np.ndarray:
         """The words of a block of single words get the next ids."""
         begin = len(self.words)
         fields = block.first + 1
@@ -303,7 +320,7 @@ class _Reader:
             raise self.wrong(f"the word {self.words[again][:60]!r} was there before", line)
         return ids
 
-    def _ids(self, block: Block, fields: np.ndarray) -> np.ndarray:
+    def _ids(self, block: LineBlock, fields: np.ndarray) -> np.ndarray:
         wanted = block.hashes(fields)
         at = np.minimum(np.searchsorted(self.hashes, wanted), len(self.hashes) - 1)
         self._require(self.hashes[at] == wanted, "a word is not among the 1-grams")

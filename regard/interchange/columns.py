@@ -15,7 +15,7 @@ POWERS = 10.0 ** np.arange(PAD + 1)
 
 
 @dataclass(frozen=True)
-class Block:
+class LineBlock:
     """Some lines of a text, and where their fields are."""
 
     text: np.ndarray  # (bytes,) and PAD blanks
@@ -25,7 +25,7 @@ class Block:
     fields: np.ndarray  # (lines,) how many each has
 
     @classmethod
-    def of(cls, text: np.ndarray, ends: np.ndarray) -> "Block":
+    def of(cls, text: np.ndarray, ends: np.ndarray) -> "LineBlock":
         """Whole lines (bytes,), and where each of them ends, newline included (lines,)."""
         padded = np.full(1 + len(text) + PAD, ord("\n"), np.uint8)
         padded[1 : 1 + len(text)] = text

@@ -31,24 +31,24 @@ FLOAT = np.dtype("<f4")
 CONTROLS = bytes({*range(32)} - {*b"\t\r"})  # which no line of text has inside
 
 
-class Shape(NamedTuple):
+class VectorHeader(NamedTuple):
     """What the first line says."""
 
     words: int
     width: int
 
 
-class Row(NamedTuple):
+class WordVector(NamedTuple):
     word: bytes
     numbers: Any  # (width,) of floats
 
 
 def read_vectors(path: str | Path) -> WordTable:
     """A file's words and vectors; the format is told by the content."""
-    return _Reader(expanded(path)).table()
+    return _VectorReader(expanded(path)).table()
 
 
-class _Reader:
+class _VectorReader:
     """One file on its way to a table."""
 
     def __init__(self, path: Path) -> None:
@@ -102,7 +102,7 @@ class _Reader:
             )
         return len(numbers)
 
-    def _check_size(self, shape: Shape, file: IO[bytes]) -> None:
+    def _check_size(self, shape: VectorHeader, file: IO[bytes]) -> None:
         """Refuse a first line that promises more than there can be, before memory is taken."""
         count, width = shape
         there = os.stat(self.path).st_size
@@ -119,7 +119,7 @@ class _Reader:
                 f"{size(there)} can hold; it is damaged or cut off",
             )
 
-    def _is_text(self, file: IO[bytes], shape: Shape) -> bool:
+    def _is_text(self, file: IO[bytes], shape: VectorHeader) -> bool:
         """Whether lines follow, told by the first of them; the file is left where it was."""
         start = file.tell()
         line = file.readline(_longest(shape.width))
@@ -138,7 +138,7 @@ class _Reader:
             file.seek(start)
         return False
 
-    def _lines(self, file: IO[bytes], first: bytes, width: int) -> Iterator[Row]:
+    def _lines(self, file: IO[bytes], first: bytes, width: int) -> Iterator[WordVector]:
         """The rows of text behind the first line, which may be one of them."""
         number, longest = int(self.headed), _longest(width)
         while line := first or file.readline(longest):
@@ -153,7 +153,7 @@ class _Reader:
                 if len(fields) != width + 1:
                     had = max(0, len(fields) - 1)
                     self._fail_at("line", number, f"has {had:,} numbers, not {width:,}")
-            yield Row(word, self._floats(fields[-width:], number))
+            yield WordVector(word, self._floats(fields[-width:], number))
 
     def _floats(self, fields: list[bytes], number: int) -> list[float]:
         try:
@@ -166,7 +166,7 @@ class _Reader:
             self._fail_at("line", number, f"has {said!r} where a number should be")
         return found
 
-    def _blocks(self, file: IO[bytes], shape: Shape) -> Iterator[Row]:
+    def _blocks(self, file: IO[bytes], shape: VectorHeader) -> Iterator[WordVector]:
         """The rows of a binary file."""
         length, data, at = FLOAT.itemsize * shape.width, b"", 0
         block = max(1 << 20, 2 * (length + WORD))
@@ -182,12 +182,14 @@ class _Reader:
                 self._fail_at("vector", number, f"has no word: no blank within {WORD:,} bytes")
             if len(data) < blank + 1 + length:
                 self._fail_at("vector", number, f"is cut off; line 1 says {shape.words:,}")
-            yield Row(data[at:blank], np.frombuffer(data, FLOAT, shape.width, blank + 1))
+            yield WordVector(data[at:blank], np.frombuffer(data, FLOAT, shape.width, blank + 1))
             at = blank + 1 + length
         if (data[at:] + file.read(block)).strip(b"\n"):
             self._fail(f"goes on behind the {shape.words:,} vectors that line 1 says")
 
-    def _gathered(self, rows: Iterator[Row], shape: Shape | None, place: str) -> WordTable:
+    def _gathered(
+        self, rows: Iterator[WordVector], shape: VectorHeader | None, place: str
+    ) -> WordTable:
         """All rows as a table, as many as the first line says, each checked."""
         words: dict[str, int] = {}
         parts: list[Vectors] = []
@@ -227,12 +229,12 @@ class _Reader:
         return table
 
 
-def _shape(first: bytes) -> Shape | None:
+def _shape(first: bytes) -> VectorHeader | None:
     """Count and width, if that is what a first line says."""
     fields = first.split()
     if len(fields) != 2 or not all(field.isdigit() and len(field) < 20 for field in fields):
         return None
-    return Shape(*map(int, fields))
+    return VectorHeader(*map(int, fields))
 
 
 def _is_number(field: bytes) -> bool:

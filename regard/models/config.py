@@ -5,13 +5,15 @@ prices or stores a model asks these few questions and never which family it is o
 needs torch, so that listings of models and runs need none.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, fields
 from enum import Enum
 from functools import cached_property
-from typing import Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from regard.errors import RegardError
+from regard.errors import Problems, RegardError
+from regard.fields import Range, check
 
 Form = Literal["text", "pairs", "images"]  # what a model learns from
 # What a model learns: each has an objective (`training/objectives.py`).
@@ -36,21 +38,23 @@ class Ability(Enum):
     FILL = "fills gaps"
     CLASSIFY = "labels texts"
     CAPTION = "describes pictures"
+    WORDS = "has vectors of words"
     CARRY = "carries its state from row to row"
     MASK_DOCUMENTS = "keeps documents in a row apart"
     RECOMPUTE = "can compute its blocks again going back"
     SHARD = "can be sharded over processes"
     CONVERT = "has products that other kernels can make: int8, packed"
     RESIZE = "can be made wider"
+    REGULARISE = "can have its hidden vectors regularised"
 
 
 OF_TASK: Mapping[Task, tuple[Ability, ...]] = {
     "causal": (Ability.CONTINUE, Ability.SCORE, Ability.EMBED),
     "masked": (Ability.FILL, Ability.EMBED),
     "sequence-to-sequence": (Ability.TRANSLATE, Ability.SCORE, Ability.EMBED),
-    "labels": (Ability.CLASSIFY,),
+    "labels": (Ability.CLASSIFY, Ability.TRANSLATE),
     "captions": (Ability.CAPTION,),
-    "neighbours": (),
+    "neighbours": (Ability.WORDS,),
 }
 COMMANDS: Mapping[Ability, tuple[str, ...]] = {
     Ability.CONTINUE: ("generate",),
@@ -71,11 +75,27 @@ SHORT: Mapping[Task, str] = {
 }
 
 
+# Beyond this a number is a mistake, and a tensor's size could not be counted in 64 bits.
+Vocabulary = Annotated[int, Range(1, 1 << 26)]
+SourceVocabulary = Annotated[int, Range(0, 1 << 26)]  # 0: the same as the target's
+
+
 @dataclass(frozen=True)
 class ModelConfig:
     """The settings of one model, checked when they are made."""
 
     family: ClassVar[str]  # the name of its modules: `models.NAME`, `families.NAME`
+
+    def __post_init__(self) -> None:
+        problems = Problems("model settings")
+        wrong = check(self, problems)
+        for problem in self.disagreements(wrong):
+            problems.add(problem)
+        problems.report()
+
+    def disagreements(self, wrong: AbstractSet[str]) -> Iterator[str]:
+        """Settings that are each fine but not together; `wrong`: those that are not fine."""
+        yield from ()
 
     @property
     def kind(self) -> str:
@@ -155,9 +175,29 @@ class ModelConfig:
         return {}
 
     @property
+    def depth(self) -> int:
+        """Layers, each of which has weights; 0 where that is not said."""
+        return 0
+
+    @property
     def ties_output(self) -> bool:
         """Whether the output matrix is the embedding."""
         return False
+
+    @property
+    def uncounted(self) -> str:
+        """Why its operations cannot be counted on shapes alone, in a sentence; nothing if so."""
+        return ""
+
+    @property
+    def picture_shape(self) -> tuple[int, ...]:
+        """The shape of a picture that it reads; nothing where it reads none."""
+        return ()
+
+    @property
+    def unlearnable(self) -> str:
+        """Why it cannot be trained, in a sentence; nothing if it can."""
+        return ""
 
     @property
     def by_steps(self) -> bool:

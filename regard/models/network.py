@@ -1,7 +1,9 @@
 """What all models with hidden vectors share, whatever makes the vectors."""
 
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -21,6 +23,10 @@ class BaseModel(nn.Module):
         """Where tokens must lie."""
         raise NotImplementedError
 
+    def word_rows(self, first: int) -> tuple[list[int], np.ndarray] | None:
+        """The ids from `first` on that have a vector, and the vectors (ids, width), if any have."""
+        return None
+
 
 class SequenceModule(BaseModel):
     """A model that answers the protocol (`SequenceModel`), whatever it is made of."""
@@ -29,9 +35,14 @@ class SequenceModule(BaseModel):
         """Read a source (rows, positions) once, for any number of calls."""
         raise RegardError(f"this model ({self.config.kind}) reads no source; give it tokens only")
 
-    def start(self, rows: int, room: int, *, return_attention: bool = False) -> State:
-        """An empty state for `rows` sequences of up to `room` tokens."""
+    def start(self, batch_size: int, capacity: int, *, return_attention: bool = False) -> State:
+        """An empty state for `batch_size` sequences of up to `capacity` tokens each."""
         raise NotImplementedError
+
+    def logprobs(self, rows: Sequence[Sequence[int]]) -> list[list[float]] | None:
+        """The log-probability of each token but the first of each row, where that takes less than
+        the logits of all tokens; else nothing."""
+        return None
 
 
 class Network(SequenceModule):
@@ -80,3 +91,11 @@ class Network(SequenceModule):
         """hidden (..., width) -> (..., vocabulary)."""
         logits: Tensor = self.head(hidden, self.embed.tokens.weight)
         return logits
+
+    def resume(self, tensors: Sequence[Tensor]) -> Any:
+        """A state that holds these tensors, where rows carry theirs on (`Ability.CARRY`)."""
+        raise NotImplementedError
+
+    def word_rows(self, first: int) -> tuple[list[int], np.ndarray] | None:
+        weights = self.embed.tokens.weight.detach().float().cpu().numpy()  # (tokens, width)
+        return list(range(first, len(weights))), weights[first:]

@@ -5,8 +5,9 @@ Search, scoring, training and serving know these few calls and nothing else abou
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, Self, runtime_checkable
 
+import torch
 from torch import Tensor
 
 from regard.errors import RegardError
@@ -26,6 +27,9 @@ class Memory:
         return self.values.shape[0]
 
 
+SEVERAL = Memory(torch.empty(0, device="cpu"))  # of rows whose sources were read by several calls
+
+
 class State(Protocol):
     """What a model keeps between steps: a cache, a hidden vector, the last few tokens."""
 
@@ -42,11 +46,107 @@ class State(Protocol):
     def reorder(self, rows: Tensor | Sequence[int]) -> None:
         """Row i becomes what row `rows[i]` was; rows may repeat, and their number may change."""
 
+    def admit(self, other: Self) -> None:
+        """Take in the rows of another state of the same model, after those here.
+
+        They have read their prompts (and source) there; `other` is free afterwards. The source of
+        the rows is no longer one that was given, so that later calls leave `memory` out.
+        """
+
+    def release(self, rows: Sequence[int]) -> list[int]:
+        """Let rows go, all of them if need be; others fill their places from the end.
+
+        Row i is then what row `result[i]` was. A state without rows can still admit some.
+        """
+
     def rollback(self, counts: Sequence[int]) -> None:
         """Row r forgets its last `counts[r]` tokens, of those that came with the last call."""
 
     def free(self) -> None:
         """Give the memory back."""
+
+
+class BaseState:
+    """What all states share: rows that are asked for are checked, then chosen or taken in."""
+
+    attention: Tensor | None = None  # see the protocol
+
+    @property
+    def rows(self) -> int:
+        raise NotImplementedError
+
+    def reorder(self, rows: Tensor | Sequence[int]) -> None:
+        """Row i becomes what row `rows[i]` was; rows may repeat, and their number may change."""
+        wanted = chosen_rows(rows, self.rows)
+        if wanted != list(range(self.rows)):
+            self._choose(wanted)
+            self.attention = None  # of the rows as they were
+
+    def release(self, rows: Sequence[int]) -> list[int]:
+        """Let rows go; others fill their places from the end, and come from what is returned."""
+        going = set(chosen_rows(rows, self.rows) if len(rows) else [])
+        kept = closed_up([row not in going for row in range(self.rows)])
+        if going:
+            self._choose(kept)
+            self.attention = None
+        return kept
+
+    def admit(self, other: Self) -> None:
+        """Take in the rows of another state of the same model, after those here; it is freed."""
+        if other is self or type(other) is not type(self) or other._model() != self._model():
+            raise RegardError(
+                "rows can be admitted only from another state of the same model, not yet freed"
+            )
+        self._admit(other)
+        self.attention = None
+        other.free()
+
+    def free(self) -> None:
+        raise NotImplementedError
+
+    def _model(self) -> object:
+        """What all states of one model have in common, and no state of another model."""
+        raise NotImplementedError
+
+    def _choose(self, rows: list[int]) -> None:
+        """Consist of these rows, which are there; they may be none."""
+        raise NotImplementedError
+
+    def _admit(self, other: Self) -> None:
+        """Take in the rows of a state of the same model."""
+        raise NotImplementedError
+
+
+def closed_up(staying: Sequence[bool]) -> list[int]:
+    """Where those that stay come from, when the others leave: the last ones fill the gaps.
+
+    All others keep their places, and what is kept for them is not copied.
+    """
+    count = sum(staying)
+    last = (index for index in range(count, len(staying)) if staying[index])
+    return [index if staying[index] else next(last) for index in range(count)]
+
+
+def with_rows(held: Tensor, rows: int, more: Tensor, spare: int = 0) -> Tensor:
+    """`held`, of whose rows the first `rows` are in use, with `more` after them.
+
+    It is the same memory if it has free rows; else new memory, with `spare` rows left over. Where
+    one is longer than the other (sources have different lengths), zeros fill it up.
+    """
+    end = rows + len(more)
+    shape = [max(sizes) for sizes in zip(held.shape[1:], more.shape[1:], strict=True)]
+    if end > len(held) or shape != list(held.shape[1:]):
+        before, held = held[:rows], held.new_zeros(end + spare, *shape)
+        _corner(held[:rows], before).copy_(before)
+    if shape != list(more.shape[1:]):
+        held[rows:end] = 0.0
+    _corner(held[rows:end], more).copy_(more)
+    return held
+
+
+def _corner(large: Tensor, small: Tensor) -> Tensor:
+    """The part of a tensor that has the shape of a smaller one and begins where it begins."""
+    return large[tuple(slice(size) for size in small.shape)]
 
 
 def chosen_rows(rows: Tensor | Sequence[int], there: int) -> list[int]:
@@ -106,6 +206,6 @@ class SequenceModel(Protocol):
         """Read a source (rows, positions) once, for any number of `forward` calls."""
         ...
 
-    def start(self, rows: int, room: int, *, return_attention: bool = False) -> State:
-        """An empty state for `rows` sequences of up to `room` tokens."""
+    def start(self, batch_size: int, capacity: int, *, return_attention: bool = False) -> State:
+        """An empty state for `batch_size` sequences of up to `capacity` tokens each."""
         ...

@@ -63,12 +63,13 @@ def either(lengths: Lengths, source_lengths: Lengths) -> Lengths:
     return source_lengths if lengths is None else lengths
 
 
-def check_room(rows: int, room: int) -> None:
+def check_room(batch_size: int, capacity: int) -> None:
     """Refuse a state of nothing."""
-    if not (isinstance(rows, int) and isinstance(room, int) and rows >= 1 and room >= 1):
+    given = batch_size, capacity
+    if not all(isinstance(size, int) and size >= 1 for size in given):
         raise RegardError(
             "a state needs at least one row and room for one token, "
-            f"not {rows} rows × {room} tokens"
+            f"not {batch_size} rows × {capacity} tokens"
         )
 
 

@@ -8,19 +8,25 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from regard.commands.arguments import check_place, check_spelling
 from regard.data.progress import Progress
 from regard.errors import RegardError, UnreadableError
+from regard.families.plan import Plan
 from regard.families.settings import Settings
 from regard.runs import stored_run
-from regard.runs.plan import Plan, plan
+from regard.runs.plan import plan
 from regard.runs.resuming import DATA, Begun, agreed, begun, flat
-from regard.runs.run_folder import check_links, is_ours
+from regard.runs.run_folder import (
+    CHECKPOINTS,
+    RUN,
+    check_links,
+    check_place,
+    check_spelling,
+)
 from regard.runs.status import state
+from regard.runs.stored_run import is_ours
 from regard.storage import lock
 from regard.storage.lock import LOCK
 from regard.text.tokenizer import Tokenizer
-from regard.training.checkpoints.reading import FOLDER as CHECKPOINTS
 from regard.training.distributed.processes import Processes
 
 OWN = (
@@ -128,10 +134,9 @@ def check_free(folder: Path) -> None:
     check_links(folder)
     if not _is_taken(folder) or is_ours(folder):
         check_place(folder)
-    elif stored_run.is_run(folder):
+    elif os.path.isfile(folder / RUN):
         raise RegardError(
-            f"{folder / stored_run.RUN} is not what training wrote, and would be lost; choose "
-            "another --out"
+            f"{folder / RUN} is not what training wrote, and would be lost; choose another --out"
         )
     elif (folder / CHECKPOINTS).is_dir():
         raise RegardError(

@@ -8,7 +8,8 @@ from typing import Any
 from regard.errors import Problems, RegardError
 from regard.families.settings import Settings, renamed
 from regard.runs import recipes
-from regard.runs.stored_run import RUN, is_run, settings_of
+from regard.runs.run_folder import RUN, WEIGHTS, is_run
+from regard.runs.stored_run import settings_of
 from regard.training.checkpoints.reading import Checkpoint, damaged_steps, stored_steps
 
 Flat = dict[str, Any]  # "table.key": value
@@ -48,7 +49,7 @@ def begun(folder: Path) -> Begun | None:
     """A run that was begun, if there is one with anything to go on from or to lose."""
     if not is_run(folder):
         return None
-    if not stored_steps(folder) and not (folder / "model.safetensors").exists():
+    if not stored_steps(folder) and not (folder / WEIGHTS).exists():
         return None  # killed before the first checkpoint
     beside = recipes.beside(str(folder / RUN))
     tables, versions = beside.get("asked"), beside.get("versions")
@@ -168,12 +169,6 @@ def _compare(before: Flat, after: Flat, problems: Problems) -> None:
 def _settings_in(about: Mapping[str, Any]) -> Flat:
     found = about.get("settings")
     return flat(renamed(found)) if isinstance(found, Mapping) else {}
-
-
-def steps_of(stored: Checkpoint, otherwise: int) -> int:
-    """How many steps a run was to have in all when it wrote a checkpoint, if that is known."""
-    steps = _settings_in(stored.about).get(STEPS)
-    return steps if isinstance(steps, int) else otherwise
 
 
 def to_go_on_from(found: Sequence[Checkpoint], folder: Path, average: bool) -> list[Checkpoint]:

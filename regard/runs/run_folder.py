@@ -1,48 +1,39 @@
-"""Whose a run's folder is: what training may write over, and what a failed start takes away.
+"""A run's folder: the names of what is in it, what is a run, and what a failed start takes away.
 
-A folder is a run of ours if its run.toml says what made it and is as it was written, beside the
-tokenizers that it names; a recipe of somebody's that is called run.toml is not. Nothing is written
-through a link inside a run, which may have come from anybody. The run's own folder may be a link:
-people keep runs on another disk.
+Nothing is written through a link inside a run, which may have come from anybody. The run's own
+folder may be a link: people keep runs on another disk.
 """
 
 import os
-from collections.abc import Mapping
 from pathlib import Path
 
 from regard.errors import RegardError
+from regard.families.file_names import RUN, SOURCE_TOKENIZER, TOKENIZER, WEIGHTS
 from regard.runs import recipes
-from regard.runs.stored_run import (
-    RUN,
-    SOURCE_TOKENIZER,
-    TOKENIZER,
-    WEIGHTS,
-    is_run,
-    settings_of,
-    tokenizers_of,
-)
 from regard.runs.tensorboard import TENSORBOARD
-from regard.storage import discard, sweep
-from regard.storage.event_log import LOG
+from regard.storage import discard, read_file, sweep
+from regard.storage.event_log import LOG, STATUS
 from regard.storage.lock import LOCK
-from regard.training.checkpoints.reading import FOLDER as CHECKPOINTS
+from regard.training.checkpoints import FOLDER as CHECKPOINTS
 
+FILES = (RUN, WEIGHTS, TOKENIZER, SOURCE_TOKENIZER, LOG, STATUS, LOCK)
 # All that training writes, in the order it is taken away: whoever is killed meanwhile leaves a run
 # without a checkpoint, then what a run leaves that was killed before its run.toml.
-PARTS = (CHECKPOINTS, TENSORBOARD, LOG, WEIGHTS, RUN, TOKENIZER, SOURCE_TOKENIZER, LOCK)
+PARTS = (CHECKPOINTS, TENSORBOARD, STATUS, LOG, WEIGHTS, RUN, TOKENIZER, SOURCE_TOKENIZER, LOCK)
 WRITTEN_INTO = (CHECKPOINTS, TENSORBOARD, LOG, LOCK)  # the other parts are replaced, links too
+BEGUN = (LOG, CHECKPOINTS, WEIGHTS)  # any of them tells of a run, whatever its run.toml says
 
 
-def is_ours(folder: Path) -> bool:
-    """Whether training made this run, so that it may begin it anew."""
-    if not is_run(folder):
+def is_run(folder: Path) -> bool:
+    """True for a folder with a run.toml, unless that is just a recipe of somebody's."""
+    if not os.path.isfile(folder / RUN):  # unlike pathlib's, False where it may not be asked
         return False
+    if any(os.path.lexists(folder / name) for name in BEGUN):
+        return True
     try:
-        settings_of(folder)
-        tokenizers_of(folder)
-        return isinstance(recipes.beside(str(folder / RUN)).get("versions"), Mapping)
-    except RegardError:
-        return False
+        return "versions" in recipes.parsed(read_file(folder / RUN, recipes.MOST_BYTES))
+    except (OSError, ValueError, RecursionError):  # damaged settings may have said so
+        return True
 
 
 def followed(folder: Path) -> Path:
@@ -66,3 +57,24 @@ def clear(folder: Path) -> None:
     for name in PARTS:
         discard(folder / name)
     sweep(folder)
+
+
+def check_spelling(path: Path) -> None:
+    """Refuse a name that is not UTF-8: the library that reads weights cannot be given it."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        raise RegardError(f"cannot write {path}: its name is not UTF-8; choose another") from None
+
+
+def check_place(path: Path) -> None:
+    """Refuse a place where neither a file nor a folder can be written."""
+    check_spelling(path)
+    near = next(place for place in (path, *path.absolute().parents) if os.path.lexists(place))
+    if near == path:
+        good = os.access(path, os.W_OK)
+    else:
+        good = near.is_dir() and os.access(near, os.W_OK | os.X_OK)
+    if not good:
+        where = "" if near == path else f" ({near} is no folder that one can write to)"
+        raise RegardError(f"cannot write {path}{where}")

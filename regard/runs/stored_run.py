@@ -4,14 +4,14 @@ run.toml               the resolved settings and versions; as a recipe it repeat
 tokenizer.json         of the text, or of both sides of pairs, or of the target
 source_tokenizer.json  of the source, where the vocabularies are separate
 model.safetensors      the weights to use: averaged, best or last
-log.jsonl, checkpoints/
+log.jsonl, status.json, checkpoints/
 """
 
 import hashlib
 import json
 import os
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, is_dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,36 +20,18 @@ import tomli_w
 import torch
 from torch import Tensor
 
-from regard.errors import Problems, RegardError
+from regard.errors import RegardError
+from regard.families.registry import family_of
 from regard.families.settings import ModelSettings, Settings
 from regard.models.config import ModelConfig
-from regard.models.construction import build, usable
-from regard.models.counting.model import NGram, NGramConfig, shapes_of, table_of
-from regard.models.counting.table_check import TableCheck
+from regard.models.construction import usable
 from regard.models.network import BaseModel, SequenceModule
-from regard.models.transformer.config import TransformerConfig
 from regard.runs import recipes
+from regard.runs.run_folder import RUN, SOURCE_TOKENIZER, TOKENIZER, WEIGHTS, is_run
 from regard.runs.versions import versions
-from regard.storage import (
-    FLOATS,
-    TensorFolder,
-    check_finite,
-    make_folder,
-    no_room,
-    shown,
-    size,
-    sweep,
-    verified,
-    verify,
-    write_tensors,
-    write_together,
-)
-from regard.text.specials import BOS
+from regard.storage import make_folder, no_room, sweep, write_together
+from regard.storage.tensors import write_tensors
 from regard.text.tokenizer import Tokenizer
-
-RUN, WEIGHTS = "run.toml", "model.safetensors"
-NAMED = 8  # tensors that are missing or too many are named one by one
-TOKENIZER, SOURCE_TOKENIZER = "tokenizer.json", "source_tokenizer.json"
 
 
 @dataclass(frozen=True)
@@ -66,6 +48,10 @@ class Run:
     def config(self) -> ModelConfig:
         return self.module.config
 
+    def check_data(self, digest: str) -> None:
+        """Refuse data that is not what the run was trained on."""
+        check_data(self.folder, digest)
+
     @property
     def writer(self) -> SequenceModule:
         """The model, if it answers the protocol."""
@@ -75,10 +61,6 @@ class Run:
                 "`regard words` looks at them"
             )
         return self.module
-
-
-def is_run(folder: Path) -> bool:
-    return (folder / RUN).is_file()
 
 
 def open_run(folder: Path, device: torch.device | str = "cpu") -> Run:
@@ -95,7 +77,8 @@ def open_run(folder: Path, device: torch.device | str = "cpu") -> Run:
         )
     settings = settings_of(folder)
     tokenizer, source = _tokenizers(folder)
-    module = _filled(_config(folder, settings, tokenizer, source), folder, usable(device))
+    config = _config(folder, settings, tokenizer, source)
+    module = family_of(config).load(config, folder, usable(device))
     return Run(folder, settings, tokenizer, source, module.eval())
 
 
@@ -122,6 +105,18 @@ def settings_of(folder: Path) -> Settings:
             "it as a recipe to train another"
         )
     return recipes.load(str(folder / RUN))
+
+
+def is_ours(folder: Path) -> bool:
+    """True if training made this run and it is as it was written, so that it may be begun anew."""
+    try:
+        if not is_run(folder):
+            return False
+        settings_of(folder)
+        tokenizers_of(folder)
+        return bool(_noted(folder))
+    except RegardError:
+        return False
 
 
 def _noted(folder: Path) -> Mapping[str, Any]:
@@ -181,101 +176,6 @@ def _tokenizer(path: Path, known: object) -> Tokenizer:
             f"{path} is not the tokenizer that the run was trained with; put that one back"
         )
     return tokenizer
-
-
-def _filled(config: ModelConfig, folder: Path, device: torch.device) -> BaseModel:
-    """The model with the weights of a folder, of which memory is taken when all of it fits."""
-    tensors = TensorFolder(folder)
-    if isinstance(config, NGramConfig):
-        return _opened(config, folder, tensors)
-    layers = 0
-    if isinstance(config, TransformerConfig):
-        layers = config.layers + config.resolved().encoder_layers
-    if layers > len(tensors):  # told before so many are made, even without memory for weights
-        raise RegardError(
-            f"{folder}: {RUN} has {layers} layers but {WEIGHTS} only {len(tensors)} tensors; one "
-            "of them is of another run"
-        )
-    module = build(config, "meta")
-    wanted = {name: tuple(weight.shape) for name, weight in module.named_parameters()}
-    _check_fit(wanted, tensors)
-    needed = 4 * sum(weight.numel() for weight in module.parameters())
-    if needed > (there := _memory(device)):
-        raise RegardError(
-            f"{folder}: its weights take {size(needed)} of memory and {device} has {size(there)}; "
-            "use another device or machine"
-        )
-    module.load_state_dict(dict(_weights(folder / WEIGHTS, device)), assign=True)
-    return module
-
-
-def _weights(path: Path, device: torch.device) -> Iterator[tuple[str, Tensor]]:
-    """A run's weights by name, all of which are numbers."""
-    for name, weight in verified(path):
-        kept = weight.to(device, torch.float32)
-        try:
-            check_finite(name, kept)
-        except ValueError as error:
-            raise RegardError(f"{path}: {error}; train it again, or put the file back") from None
-        yield name, kept
-
-
-def _opened(config: NGramConfig, folder: Path, tensors: TensorFolder) -> NGram:
-    """An n-gram model whose tables stay on disk and are read where they are looked up."""
-    sizes = _sizes(config, tensors)
-    _check_fit(shapes_of(sizes), tensors)
-    verify(folder / WEIGHTS, TableCheck(sizes, config.vocabulary))
-    return NGram(config, table_of(tensors, config, BOS))
-
-
-def _sizes(config: NGramConfig, tensors: TensorFolder) -> list[int]:
-    """How many n-grams of each length a table has."""
-    shapes = [tensors.shapes.get(f"{n}.logprobs", (0,)) for n in range(2, config.order + 1)]
-    return [config.vocabulary, *(shape[0] if len(shape) == 1 else 0 for shape in shapes)]
-
-
-def levels(folder: Path) -> list[str]:
-    """How many n-grams of each length a run has, in words."""
-    config = config_of(folder)
-    assert isinstance(config, NGramConfig)
-    sizes = _sizes(config, TensorFolder(folder))
-    return [f"{count:,} {n}-grams" for n, count in enumerate(sizes, 1)]
-
-
-def _check_fit(wanted: Mapping[str, tuple[int, ...]], tensors: TensorFolder) -> None:
-    """Say all that does not fit; if that is nearly everything, what it comes to."""
-    missing, strange = sorted(wanted.keys() - tensors.keys()), sorted(tensors.keys() - wanted)
-    if len(missing) + len(strange) > NAMED:
-        parts = [
-            f"{len(names)} tensors {what}, such as {shown(names[0])}"
-            for names, what in ((missing, "are missing"), (strange, "are not of this model"))
-            if names
-        ]
-        raise RegardError(
-            f"{tensors.folder}: its weights are of another model than {RUN} says: "
-            f"{', and '.join(parts)}; if an older Regard made it, train it anew"
-        )
-    problems = Problems(str(tensors.folder))
-    for name in sorted(wanted.keys() ^ tensors.keys()):
-        what = "missing" if name in wanted else "not of this model"
-        problems.add(f"tensor {shown(name)} is {what}")
-    for name in sorted(wanted.keys() & tensors.keys()):
-        shape, kind = tensors.shapes[name], tensors.kinds[name]
-        fits = shape == wanted[name]
-        problems.require(fits, f"tensor {name} has shape {shape}, not {wanted[name]}")
-        if name.endswith((".keys", ".logprobs", ".backoffs")):  # of a table
-            given = "I64" if name.endswith(".keys") else "F32"
-            problems.require(kind == given, f"tensor {name} holds {kind}, not {given}")
-        else:
-            problems.require(kind in FLOATS, f"tensor {name} holds {kind}, not floating point")
-    problems.report()
-
-
-def _memory(device: torch.device) -> int:
-    """All bytes that a device has."""
-    if device.type == "cuda":
-        return torch.cuda.get_device_properties(device).total_memory
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def config_for(model: ModelSettings, tokenizer: Tokenizer, source: Tokenizer) -> ModelConfig:

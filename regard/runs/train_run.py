@@ -3,7 +3,7 @@
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -13,42 +13,31 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
-from regard.commands.evaluate import pair_rules
-from regard.data.feeds.images import ImageFeed
-from regard.data.feeds.pair_batches import PairBatches
 from regard.errors import RegardError
-from regard.families.samples import sampler
-from regard.families.start_vectors import start_with
-from regard.models.captioner.model import Captioner
+from regard.families.plan import Plan
+from regard.families.registry import family_of
+from regard.metrics.scores import Scores
 from regard.models.construction import build
-from regard.models.counting.model import NGram
-from regard.models.network import BaseModel, SequenceModule
-from regard.models.recurrent.model import Recurrent
-from regard.models.word_vectors.model import WordVectors
+from regard.models.network import BaseModel
 from regard.runs import stored_run
 from regard.runs.forecast import StepForecast, crowded, forecast, products_of, warned
-from regard.runs.plan import Plan
 from regard.runs.resume_or_new import check_free
 from regard.runs.resuming import begun, check_begun, check_place, to_go_on_from
-from regard.runs.run_folder import check_links, clear, followed
+from regard.runs.run_folder import check_links, clear, followed, is_run
 from regard.runs.tensorboard import TENSORBOARD, TensorBoard
 from regard.runs.view.live import view
+from regard.runs.word_vectors import start_with
 from regard.storage import sweep
 from regard.storage.event_log import Log, Sink, Sinks
 from regard.storage.lock import Lock, signature
-from regard.training.caption_scores import free_rules, freely
+from regard.storage.status_file import StatusFile
 from regard.training.checkpoints.reading import Checkpoint, Place, sound, stored_steps
-from regard.training.counting import Counting
 from regard.training.distributed.joining import unmet
 from regard.training.distributed.processes import ALONE, Processes
 from regard.training.job import Job, Outcome, Trainer
-from regard.training.loop import Loop
 from regard.training.memory.check import enough
 from regard.training.signals import Stop, StoppedError
-from regard.training.through_time import recorder
 from regard.training.throughput import NO_PEAK, Products, peak
-from regard.training.validation import Scores, compare, counted_rules, judge, rules, translations
-from regard.training.word2vec.loop import WordLoop
 
 LATE = 60.0  # seconds until network file systems show a new file to those who had looked for it
 
@@ -93,9 +82,8 @@ def train_run(
             lock.check()
             tokenizers = list(made.tokenizers)
             stored_run.write_run(folder, made.settings, made.config, tokenizers, made.digest, asked)
-        torch.manual_seed(made.settings.training.seed)
         with enough(made.device):
-            module = build(made.config, made.device)
+            module = made.module()
         named, news = made.settings.training.vectors, ""
         if named and not found:
             news = start_with(module, made.tokenizers[0], named)
@@ -119,7 +107,7 @@ def train_run(
                     job.sink.write({**event, "step": start.step, "time": start.seconds})
             if news:
                 job.sink.write({"event": "vectors", "step": 0, "time": 0.0, "message": news})
-            loop = _trainer(job, made)
+            loop = family_of(made.config).trainer(job, made)
             loops.append(loop)
             with enough(made.device):
                 return _trained(loop, made, told)
@@ -130,15 +118,6 @@ def train_run(
             raise
         finally:
             sink.close()
-
-
-def _trainer(job: Job, made: Plan) -> Trainer:
-    """Who trains a model like this."""
-    if isinstance(job.module, NGram):
-        return Counting(job)
-    if isinstance(job.module, WordVectors):
-        return WordLoop(job, made.tokenizers[0].vocabulary.tokens)
-    return Loop(job)
 
 
 def _about(made: Plan, processes: Processes) -> dict[str, Any]:
@@ -170,7 +149,7 @@ def _trained(loop: Trainer, made: Plan, told: StepForecast | None) -> tuple[Outc
             except StoppedError:
                 outcome = replace(outcome, reason="interrupted")
         measured = told.beside(loop) if told else None
-        _tell_failed(loop.job, outcome)
+        _tell_failed(loop.job, made, outcome)
         if measured:
             place = {"step": outcome.step, "time": round(outcome.seconds, 3)}
             loop.job.sink.write({**measured, **place})
@@ -178,13 +157,9 @@ def _trained(loop: Trainer, made: Plan, told: StepForecast | None) -> tuple[Outc
     return outcome, scores
 
 
-def _tell_failed(job: Job, outcome: Outcome) -> None:
-    """How many images could not be decoded while training, if any."""
-    failed = job.feed.pictures.failed if isinstance(job.feed, ImageFeed) else {}
-    if failed:
-        first = next(iter(failed.values()))
-        said = f"{len(failed):,} images could not be decoded, and others stood in for them; "
-        said += f"the first: {first}"
+def _tell_failed(job: Job, made: Plan, outcome: Outcome) -> None:
+    """What could not be read while training, if anything."""
+    if said := family_of(made.config).work(made.config).failures(made):
         place = {"step": outcome.step, "time": round(outcome.seconds, 3)}
         job.sink.write({"event": "warning", **place, "message": said})
 
@@ -239,7 +214,7 @@ def _found(folder: Path, processes: Processes, average: bool) -> tuple[list[Chec
 def _kept_if_begun(lock: Lock, there: bool, processes: Processes) -> Iterator[list[Trainer]]:
     """What a run wrote goes again if no step of its loop was done: the next try finds it free."""
     folder = lock.folder
-    new = not stored_run.is_run(folder)
+    new = not is_run(folder)
     loops: list[Trainer] = []
     try:
         yield loops
@@ -253,7 +228,9 @@ def _kept_if_begun(lock: Lock, there: bool, processes: Processes) -> Iterator[li
 
 
 def _listening(made: Plan, folder: Path, console: Console, start: Place) -> Iterator[Sink]:
-    yield Log(folder, start.log)  # what was logged behind the checkpoint will be logged again
+    log = Log(folder, start.log)  # what was logged after the checkpoint will be logged again
+    yield log
+    yield StatusFile(log)
     if made.settings.training.tensorboard:
         yield TensorBoard(folder / TENSORBOARD, start.step)
     yield view(console, made.settings.training.log_every)  # the last one, which may be gone
@@ -262,6 +239,8 @@ def _listening(made: Plan, folder: Path, console: Console, start: Place) -> Iter
 def _job(
     made: Plan, module: BaseModel, folder: Path, sink: Sink, products: Products | None = None
 ) -> Job:
+    family = family_of(made.config)
+    work = family.work(made.config)
     return Job(
         module,
         made.objective,
@@ -274,22 +253,11 @@ def _job(
         folder,
         sink,
         made.valid_bytes,
-        sampler(made, module),
-        recorder(made, module),
-        _freely(made, module),
+        work.sampler(made, module),
+        family.recorder(made, module),
+        work.judge_freely(made, module),
         products,
     )
-
-
-def _freely(made: Plan, module: BaseModel) -> Callable[[], Scores] | None:
-    """How a model is judged whose loss tells little, by what it writes."""
-    feed = made.feed
-    if not made.objective.free:
-        return None
-    assert isinstance(feed, ImageFeed)
-    assert isinstance(module, Captioner)
-    rows, tokenizer = 2 * made.settings.training.micro_batch_size, made.tokenizers[0]
-    return lambda: freely(module, feed, tokenizer, rows, made.precision)
 
 
 def _tell_start(job: Job, made: Plan, start: Place, notes: Sequence[str], again: bool) -> None:
@@ -315,24 +283,8 @@ def _described(job: Job, made: Plan) -> dict[str, Any]:
         "valid_tokens": made.valid_tokens,
         "processes": job.processes.count,
     }
-    if isinstance(job.module, NGram):
-        return facts
-    facts |= {
-        "parameters": sum(weight.numel() for weight in job.module.parameters()),
-        "tokens_per_step": training.tokens_per_step,
-    }
-    if isinstance(job.module, WordVectors):
-        return facts
-    rows = made.feed.step(0).rows
-    return (
-        facts
-        | {
-            "rows": training.micro_batch_size,
-            "accumulation": -(-rows // training.micro_batch_size),
-            "precision": made.precision,
-        }
-        | ({"peak": job.peak.words()} if job.products else {})
-    )
+    facts |= family_of(made.config).start_facts(made, job.module)
+    return facts | ({"peak": job.peak.words()} if job.products else {})
 
 
 def _final(
@@ -342,23 +294,8 @@ def _final(
     scores = outcome.scores
     if scores is None or not scores.tokens:
         return None
-    carried = isinstance(loop.job.module, Recurrent)
-    how = rules(made.objective, made.settings.training.context, carried)
-    if isinstance(loop.job.module, NGram):
-        how = counted_rules(loop.job.module)
-    if made.objective.free:
-        how = free_rules(1)
-    if isinstance(made.feed, PairBatches):
-        pairs, module = made.feed.valid, _whole(loop, weights)
-        assert isinstance(module, SequenceModule)
-        written = translations(module, pairs, made.tokenizers[0], precision=made.precision)
-        gold = [pair.target for pair in pairs.texts]
-        if made.objective.name == "labels":
-            scores = judge(scores, written, gold)
-        else:
-            scores = compare(scores, written, gold, tokenised=False)
-        how = pair_rules(made.objective, 1)
-    scores = replace(scores, rules=how)
+    work = family_of(made.config).work(made.config)
+    scores = work.finished(made, lambda: _whole(loop, weights), scores)
     place = {"step": outcome.step, "time": round(outcome.seconds, 3)}
     loop.job.sink.write({"event": "evaluation", **place, **scores.figures()})
     return scores

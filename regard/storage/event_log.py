@@ -12,7 +12,7 @@ from typing import Any, Protocol, cast
 from regard.errors import RegardError
 from regard.storage import make_folder, no_room, opened, replacing
 
-LOG = "log.jsonl"  # in the run's folder
+LOG, STATUS = "log.jsonl", "status.json"  # in the run's folder
 LONGEST = 4 << 20  # bytes of a line
 MEASURED = (
     "step",
@@ -71,12 +71,15 @@ class Log(Sink):
 
     def __init__(self, folder: str | Path, kept: int | None = None) -> None:
         self.path = Path(folder) / LOG
+        self.place = 0  # where the last line begins
         try:
             make_folder(self.path.parent)
             if self.path.is_symlink():
                 raise ValueError("it is a link, and what it leads to would be cut off")
             _part(self.path)
             if kept is not None and self.path.exists():
+                with suppress(OSError):  # it tells of what is cut off
+                    self.path.with_name(STATUS).unlink()
                 os.truncate(self.path, min(kept, self.path.stat().st_size))
             _mend(self.path)
             # Unbuffered: what a killed run has logged, it has logged, and what did not fit on the
@@ -90,17 +93,25 @@ class Log(Sink):
         # ASCII, because a model may write half a surrogate pair, which UTF-8 cannot hold.
         plain = {key: _spelled(value) for key, value in event.items()}
         line = json.dumps(plain, allow_nan=False).encode("ascii") + b"\n"
-        whole, rest = self._file.seek(0, os.SEEK_END), line
+        self.place, rest = self._file.seek(0, os.SEEK_END), line
         try:
             while rest:
                 rest = rest[self._file.write(rest) :]
         except OSError as error:
             with suppress(OSError):
-                self._file.truncate(whole)  # no torn line, should somebody go on
+                self._file.truncate(self.place)  # no torn line, should somebody go on
             reason = no_room(error, self.path.parent, len(line))
             raise RegardError(
                 f"cannot write the log {self.path}: {reason}; the last checkpoint stays good"
             ) from None
+
+    @property
+    def is_there(self) -> bool:
+        """Whether its folder was not moved away, nor another one put in its place."""
+        try:
+            return os.path.samestat(os.stat(self.path), os.fstat(self._file.fileno()))
+        except OSError:
+            return False
 
     def close(self) -> None:
         with suppress(OSError):  # checkpoints are saved, and a run whose end is not logged resumes
@@ -163,13 +174,14 @@ def _is_sound(event: Mapping[str, Any]) -> bool:
     numbers = NUMBERS if _is_measured(event) else ()
     return (
         isinstance(event.get("event"), str)
-        and all(_is_count(event[key]) for key in COUNTED if event.get(key) is not None)
+        and all(is_count(event[key]) for key in COUNTED if event.get(key) is not None)
         and is_number(event.get("time", 0.0))
         and all(is_number(event[key]) for key in numbers if event.get(key) is not None)
     )
 
 
-def _is_count(value: object) -> bool:
+def is_count(value: object) -> bool:
+    """True for a whole number that a step, say, may have."""
     return type(value) is int and 0 <= value < 1 << 63
 
 

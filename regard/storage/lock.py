@@ -17,7 +17,8 @@ import os
 import platform
 import time
 import weakref
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -130,34 +131,22 @@ class Lock:
 
 def holder(folder: Path) -> Holder | None:
     """Who holds the lock on a folder now; it is not taken."""
-    try:
-        descriptor = os.open(folder / LOCK, os.O_RDONLY | FLAGS)
-    except OSError:
-        return None
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return _read(descriptor)
-    except OSError:  # no flock here
-        found = replace(_read(descriptor), certain=False)
-        return None if _gone(found) else found
-    finally:
-        os.close(descriptor)
+    with suppress(OSError), _reading(folder / LOCK) as descriptor:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return _read(descriptor)
+        except OSError:  # no flock here
+            found = replace(_read(descriptor), certain=False)
+            return None if _gone(found) else found
     return None
 
 
 def signature(folder: Path) -> str:
     """The content of the lock's file, by which others know it again; empty if it is not there."""
-    try:
-        descriptor = os.open(folder / LOCK, os.O_RDONLY | FLAGS)
-    except OSError:
-        return ""
-    try:
+    with suppress(OSError), _reading(folder / LOCK) as descriptor:  # it may be a pipe
         return os.pread(descriptor, READ, 0).decode(errors="replace")
-    except OSError:  # it is a pipe, say
-        return ""
-    finally:
-        os.close(descriptor)
+    return ""
 
 
 def check_free(folder: Path) -> None:
@@ -285,12 +274,16 @@ def _sign(descriptor: int) -> None:
 
 
 def _signed(path: Path) -> Holder | None:
-    try:
-        descriptor = os.open(path, os.O_RDONLY | FLAGS)
-    except OSError:
-        return None
-    try:
+    with suppress(OSError), _reading(path) as descriptor:
         return _read(descriptor)
+    return None
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[int]:
+    descriptor = os.open(path, os.O_RDONLY | FLAGS)
+    try:
+        yield descriptor
     finally:
         os.close(descriptor)
 

@@ -227,8 +227,9 @@ NONE = torch.empty(0)
 def write_safetensors(tensors: Mapping[str, Tensor], path: Path) -> None:
     """Write contiguous tensors in main memory as one safetensors file with checksums.
 
-    The library's own writer took 1.0–1.2 s for 384 MB where this takes 0.3 s and 0.5 s more for
-    the checksums. They stand in the header's metadata, which other programs leave alone.
+    The checksums stand in the header's metadata, which other programs leave alone. The library's
+    writer (0.8) takes as long, but puts its metadata in any order, so that no header has a seal
+    and no two files are alike; gives files to their owner alone; and has no errno for a full disk.
     """
     # The largest elements first, so that each tensor starts at a multiple of its element's size.
     ordered = sorted(tensors.items(), key=lambda item: -item[1].element_size())

@@ -19,20 +19,23 @@ DAY = 24 * 3600  # seconds
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
+def replacing(path: Path, lasting: bool = True) -> Iterator[Path]:
     """Another name to write to first, then moved to `path`; on failure nothing is left behind.
 
     A model may have been loaded from, and still map, the very file that is replaced. After a power
-    cut there is the old file or the new one, since the content is on the disk before the name is.
+    cut there is the old file or the new one, since the content is on the disk before the name is;
+    unless it is not `lasting`, for which nobody waits.
     """
     if not replaceable(path):
         raise OSError(errno.EINVAL, "it is a device, which no file takes the place of")
     partial = _beside(path, "partial")
     try:
         yield partial
-        sync(partial)
+        if lasting:
+            sync(partial)
         os.replace(partial, path)
-        sync(path.parent)
+        if lasting:
+            sync(path.parent)
     except BaseException:
         partial.unlink(missing_ok=True)
         raise

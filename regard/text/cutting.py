@@ -13,14 +13,14 @@ _PLACE = re.compile(r"\S(?=[^\S\x1c-\x1f])")
 PATIENCE = 4  # sizes without such a place, after which the cut is anywhere
 
 
-class Piece(NamedTuple):
+class TextPiece(NamedTuple):
     """A part of a document."""
 
     text: str
     last: bool  # whether the document ends here
 
 
-def cut(parts: Iterable[str], size: int) -> Iterator[Piece]:
+def cut(parts: Iterable[str], size: int) -> Iterator[TextPiece]:
     """One document, given in parts of any length, in pieces of about `size` characters.
 
     Every piece but the last has between `size` and `PATIENCE` * `size` characters.
@@ -29,11 +29,11 @@ def cut(parts: Iterable[str], size: int) -> Iterator[Piece]:
     for part in parts:
         held += part
         while (end := _end(held, size, searched)) > 0:
-            yield Piece(held[:end], False)
+            yield TextPiece(held[:end], False)
             held, searched = held[end:], size - 1
         searched = max(size - 1, len(held) - 1)  # the last character's follower is not known yet
     if held:
-        yield Piece(held, True)
+        yield TextPiece(held, True)
 
 
 def _end(held: str, size: int, searched: int) -> int:

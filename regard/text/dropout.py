@@ -24,7 +24,7 @@ GONE = -1  # where a symbol was, before it was merged into the one on its left
 Merge = tuple[int, int, int, int]  # rank, place of the left symbol, left id, right id
 
 
-class Dropout:
+class BPEDropout:
     """A tokenizer of kind bpe that leaves merges out at random."""
 
     def __init__(self, tokenizer: Tokenizer, rate: float) -> None:

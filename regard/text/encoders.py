@@ -21,7 +21,7 @@ from regard.text.vocabulary import Kind, Vocabulary
 from regard.text.words import finder
 
 
-class Encoder(Protocol):
+class TextEncoder(Protocol):
     """Text, possibly with broken bytes, to ids (tokens,)."""
 
     def __call__(self, text: str) -> Ids: ...
@@ -64,7 +64,7 @@ class Dictionary:
         return np.fromiter(map(self.ids.get, words, repeat(UNK)), np.uint32, len(words))
 
 
-ENCODERS: dict[Kind, Callable[[Vocabulary, tokenizers.Tokenizer], Encoder]] = {
+ENCODERS: dict[Kind, Callable[[Vocabulary, tokenizers.Tokenizer], TextEncoder]] = {
     "byte": Bytes,
     "char": Characters,
     "word": Dictionary,

@@ -26,6 +26,21 @@ SEEN_TWICE = 2  # a pair met once is no regularity: merging it learns a word by 
 Advance = Callable[[int], None]
 
 
+ALL = 1 << 24  # tokens: more words than any text has
+
+
+def vocabulary_for(kind: Kind, characters: int, all_words: bool = False) -> int:
+    """How many tokens a text of this size can teach: BPE's merges need examples."""
+    if kind == "word" and all_words:
+        return ALL
+    if kind != "bpe":
+        return 0
+    vocabulary = 512
+    while vocabulary < 32768 and vocabulary * 512 < characters:
+        vocabulary *= 2
+    return vocabulary
+
+
 def learn(
     kind: Kind,
     texts: Iterable[str],

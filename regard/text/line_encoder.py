@@ -8,7 +8,7 @@ import numpy as np
 import tokenizers
 from numpy.typing import NDArray
 
-from regard.text.encoders import ENCODERS, Encoder
+from regard.text.encoders import ENCODERS, TextEncoder
 from regard.text.reference import Ids
 from regard.text.vocabulary import Vocabulary
 
@@ -24,7 +24,7 @@ LineEncoder = Callable[[str], Lines]
 
 
 def line_encoder(
-    vocabulary: Vocabulary, reference: tokenizers.Tokenizer, encoder: Encoder
+    vocabulary: Vocabulary, reference: tokenizers.Tokenizer, encoder: TextEncoder
 ) -> LineEncoder:
     """How the lines of a text are encoded; `encoder` is that of the vocabulary."""
     if vocabulary.kind == "bpe":  # a newline can be in one token with the blanks around it
@@ -38,7 +38,7 @@ def line_encoder(
 class _Together:
     """For kinds where a newline is a token and no token depends on what is beyond one."""
 
-    def __init__(self, encoder: Encoder, newline: int) -> None:
+    def __init__(self, encoder: TextEncoder, newline: int) -> None:
         self.encoder, self.newline = encoder, newline
 
     def __call__(self, text: str) -> Lines:
@@ -50,7 +50,7 @@ class _Together:
 class _Apart:
     """One by one, for the others."""
 
-    def __init__(self, encoder: Encoder) -> None:
+    def __init__(self, encoder: TextEncoder) -> None:
         self.encoder = encoder
 
     def __call__(self, text: str) -> Lines:

@@ -12,7 +12,7 @@ import tokenizers
 
 from regard.errors import RegardError, UnreadableError
 from regard.storage import check_bounds, make_folder, read_file, replacing
-from regard.text.encoders import ENCODERS, Encoder
+from regard.text.encoders import ENCODERS, TextEncoder
 from regard.text.line_encoder import LineEncoder, Lines, line_encoder
 from regard.text.reference import Ids
 from regard.text.specials import SPECIALS, UNK
@@ -132,7 +132,7 @@ class Tokenizer:
         return int(np.count_nonzero(np.asarray(ids) == UNK))
 
     @cached_property
-    def _encoder(self) -> Encoder:
+    def _encoder(self) -> TextEncoder:
         return ENCODERS[self.kind](self.vocabulary, self.reference)
 
     @cached_property

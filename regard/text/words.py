@@ -28,7 +28,7 @@ _UNLIKE_SPLIT = ("\x1c", "\x1d", "\x1e", "\x1f", "<s>", "</s>", "<pad>", "<mask>
 Finder = Callable[[str], list[str]]  # a valid text to its words
 
 
-class Words:
+class WordSplitter:
     """Splits a valid text into words by the pattern."""
 
     def __init__(self) -> None:
@@ -65,7 +65,7 @@ def between_blanks(text: str) -> list[str]:
 
 def finder(tokenised: bool) -> Finder:
     """How words are found in text that is tokenised already, or is not."""
-    return between_blanks if tokenised else Words()
+    return between_blanks if tokenised else WordSplitter()
 
 
 def splitting(tokenised: bool) -> pre_tokenizers.PreTokenizer:

@@ -13,12 +13,11 @@ from regard.data.batch import Batch
 from regard.data.feeds.images import ImageFeed
 from regard.data.readers.captions import Captioned
 from regard.decoding.captions import Caption, captioned
-from regard.decoding.settings import TARGET, Beam
+from regard.decoding.settings import Beam
 from regard.decoding.text_model import TextModel
-from regard.models.captioner.model import Captioner
-from regard.text.tokenizer import Tokenizer
+from regard.metrics.scores import Scores
 from regard.training.optimization.precision import Precision, computing
-from regard.training.validation import GREEDY, Scores, at_rest
+from regard.training.validation import GREEDY, at_rest
 
 RULES = (
     "what the model wrote for each image, {how}, against all its captions; exact: it is one of "
@@ -44,14 +43,9 @@ def described(
 
 
 def freely(
-    module: Captioner,
-    feed: ImageFeed,
-    tokenizer: Tokenizer,
-    rows: int,
-    precision: Precision = "float32",
+    speaker: TextModel, feed: ImageFeed, rows: int, precision: Precision = "float32"
 ) -> Scores:
     """The figures of what is held out, written greedily; nothing of them if there is nothing."""
-    speaker = TextModel(module, TARGET, tokenizer)
     written = described(speaker, feed.held_out(rows), precision=precision)
     return compared(written, feed.told)
 

@@ -4,30 +4,32 @@ Gradients go back to where a step's tokens begin; the numbers that stand there c
 before, and are kept in checkpoints with all else.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from regard.data.batch import Batch
-from regard.models.recurrent.model import Recurrent
-from regard.models.recurrent.state import HiddenState
+from regard.models.network import Network
 from regard.training.distributed.processes import Processes
 
 
 class CarriedState:
     """The hidden vectors of all rows of a step; of other processes' rows, once gathered."""
 
-    def __init__(self, module: Recurrent, rows: int, processes: Processes) -> None:
+    def __init__(self, module: Network, rows: int, processes: Processes) -> None:
         self.module, self.processes = module, processes
-        self.whole = module.start(rows, 1).tensors()
+        begun: Any = module.start(batch_size=rows, capacity=1)
+        self.whole: list[Tensor] = begun.tensors()
         self.mine = torch.zeros(rows, dtype=torch.bool, device="cpu")  # rows computed here
 
-    def part(self, batch: Batch, first: int) -> HiddenState:
+    def part(self, batch: Batch, first: int) -> Any:
         """What the rows of a part, from `first` on, begin with."""
         assert batch.fresh is not None
         anew, here = batch.fresh[:, None], slice(first, first + batch.rows)
         return self.module.resume([rows[here].masked_fill(anew, 0.0) for rows in self.whole])
 
-    def keep(self, state: HiddenState, first: int) -> None:
+    def keep(self, state: Any, first: int) -> None:
         """Remember what the same rows end with."""
         self.mine[first : first + state.rows] = True
         found = state.tensors()

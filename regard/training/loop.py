@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +25,9 @@ from regard.data.batch import Batch
 from regard.data.feeds.order import generator
 from regard.data.feeds.stream import ContinuedTextFeed
 from regard.errors import RegardError
-from regard.models.network import SequenceModule
-from regard.models.recurrent.model import Recurrent
-from regard.models.transformer.model import Transformer
-from regard.runs.resuming import steps_of
+from regard.metrics.scores import Scores
+from regard.models.config import Ability
+from regard.models.network import Network, SequenceModule
 from regard.storage.event_log import LOG
 from regard.training.carried_state import CarriedState
 from regard.training.checkpoints.reading import Checkpoint, Place
@@ -45,7 +45,8 @@ from regard.training.optimization.precision import Weights, computing
 from regard.training.optimization.schedules import factor
 from regard.training.prefetch import Ready, prefetched
 from regard.training.signals import StoppedError
-from regard.training.validation import Scores, measure
+from regard.training.step import TrainingStep
+from regard.training.validation import measure
 
 DROPOUT = 6  # what the seed is used for, beside order and masking
 MOST_SKIPPED = 20  # faults in a row that are left out: then more is wrong than a step
@@ -64,15 +65,15 @@ class Loop:
         if self.settings.recompute:
             recompute(job.module)
         if self.sharded:
-            if not isinstance(job.module, Transformer):
-                raise RegardError("only a Transformer is shared out; choose distribution ddp")
+            job.module.config.require(Ability.SHARD, "training.distribution fsdp")
             sharded(job.module, self.processes, job.precision)
         own = "float32" if self.sharded else job.precision  # sharding keeps masters by itself
         self.weights = Weights(job.module, own)
         self.optimizers = Optimizers(job.module, self.weights.masters, job.settings.optimizer)
         self.guard = Guard(job.device, self.settings.spike, self.settings.on_fault != "skip")
+        mixed = partial(computing, job.precision, job.device, job.objective.varied)
+        self.step = TrainingStep(self._answer(), self.weights, self.optimizers, self.guard, mixed)
         self.mean = RunningMean(self.weights, self.settings.ema) if self.settings.ema else None
-        self.answer = self._answer()
         self.carried = self._carried()
         self.vote = Vote(self.processes)
         self.meter = Meter(
@@ -102,7 +103,7 @@ class Loop:
         """What rows remember from step to step, where they continue one another."""
         if not isinstance(self.job.feed, ContinuedTextFeed):
             return None
-        assert isinstance(self.module, Recurrent)
+        assert isinstance(self.module, Network)
         return CarriedState(self.module, self.job.feed.tracks, self.processes)
 
     @property
@@ -173,17 +174,14 @@ class Loop:
     def _step(self, number: int, ready: Ready) -> None:
         """One optimizer step; what it gave is left on the device for the meter."""
         total = self._gradients(number, ready)
-        self.weights.gather()
-        norm = self.optimizers.norm()
-        good = self.guard.judge(number, total / max(ready.whole.valid, 1), norm)
+        norm, good = self.step.judge(number, total, ready.whole.valid)
         if self.carried:
             self.carried.settle(good)
         schedule = self.job.settings.schedule
         rate = factor(schedule, number, self.settings.steps, self.place.cuts)
         with self.job.stop.noted():
             self.torn = True
-            self.optimizers.step(rate, norm, good)
-            self.weights.publish()
+            self.step.update(rate, norm, good)
             if self.mean:
                 self.mean.update(number)
             self.meter.add(total, norm, good, ready.parts, ready.whole.valid)
@@ -198,20 +196,18 @@ class Loop:
 
     def _gradients(self, number: int, ready: Ready) -> Tensor:
         """Compute this process's parts; the summed loss of all parts of all processes."""
-        job, count = self.job, self.processes.count
-        total = torch.zeros((), device=job.device)
+        total = torch.zeros((), device=self.job.device)
+        count = self.processes.count
         weight = count / max(ready.whole.valid, 1)  # gradients are means over the processes
         for place, (index, part, counts) in enumerate(ready.mine, start=1):
             # Dropout too follows from the place alone, whichever process is there.
             self._seed_dropout(number, index)
             first = sum(one.rows for one in ready.parts[:index])
             state = self.carried.part(part, first) if self.carried else None
-            with last_part(self.answer, place == len(ready.mine)):
-                with computing(job.precision, job.device, job.objective.varied):
-                    value = self.answer(part, state)
-                (value * weight * counts).backward()
+            with last_part(self.step.answer, place == len(ready.mine)):
+                value = self.step.backward(part, weight * counts, state)
             if counts:
-                total += value.detach()
+                total += value
             if self.carried and state is not None and counts:
                 self.carried.keep(state, first)
         return self.processes.summed(total)
@@ -414,7 +410,7 @@ class Loop:
     def _onward(self, stored: Checkpoint) -> Place:
         """A checkpoint's place as it is gone on from."""
         place = stored.place
-        if self.settings.steps != steps_of(stored, self.settings.steps):
+        if self.settings.steps != stored.steps(self.settings.steps):
             place = replace(place, waited=0)  # more steps were asked for: patience begins anew
         if place.best_step not in (*self.checkpoints.steps, *self.checkpoints.spare):
             # Damaged, so that a later one is the best.

@@ -4,6 +4,7 @@ Sums, not means: a step divides by its number of valid targets once, over all it
 that a batch in four parts has the gradient of the batch whole.
 """
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -13,13 +14,11 @@ from torch.nn import functional as F
 from regard.data.batch import Batch
 from regard.data.feeds.masking import IGNORE
 from regard.errors import RegardError
-from regard.models.bag.model import BagConfig
-from regard.models.config import ModelConfig
+from regard.models.config import SHORT, Form, ModelConfig, Task
 from regard.models.masks import Documents
 from regard.models.network import SequenceModule
 from regard.models.protocol import State
-from regard.models.transformer.config import TransformerConfig
-from regard.training.settings import Form, TrainingSettings
+from regard.training.settings import TrainingSettings
 
 
 @dataclass(frozen=True)
@@ -129,50 +128,33 @@ class Neighbours:
         raise NotImplementedError
 
 
-READ_BY = {
-    "text": ("decoder", "encoder"),
-    "pairs": ("encoder-decoder",),
-    "images": ("captioner",),
+OBJECTIVES: Mapping[Task, Callable[[], Objective]] = {
+    "causal": Causal,
+    "masked": Masked,
+    "sequence-to-sequence": SequenceToSequence,
+    "labels": Labelling,
+    "captions": Captioning,
+    "neighbours": Neighbours,
 }
-GIVEN = {"text": "text", "pairs": "pairs", "images": "images with captions"}
-LEARNERS = {
-    "text": "a decoder or an encoder",
-    "pairs": "an encoder–decoder",
-    "images": "a captioner",
-}
-HINTS = {
-    "encoder-decoder": ", or give pairs with --pairs",
-    "captioner": ", or give images with --images",
+GIVEN: Mapping[Form, str] = {"text": "text", "pairs": "pairs", "images": "images with captions"}
+HINTS: Mapping[Form, str] = {
+    "text": "",
+    "pairs": ", or give pairs with --pairs",
+    "images": ", or give images with --images",
 }
 
 
 def objective_for(config: ModelConfig, form: Form) -> Objective:
     """What a model of this kind is trained to do, if the data allows it."""
-    if config.kind == "vectors":
-        if form != "text":
-            raise RegardError("word vectors are learned from text; give it alone")
-        return Neighbours()
-    if isinstance(config, BagConfig):
-        if form != "pairs":
-            raise RegardError(
-                "a classifier learns labels; give --pairs with a text and a label each"
-            )
-        return Labelling()
-    if config.kind not in READ_BY[form]:
+    if config.form != form:
         raise RegardError(
-            f"{GIVEN[form]} can be learned by {LEARNERS[form]}, but the model is of kind "
-            f"{config.kind!r}; choose another with --model (`regard models` lists them)"
-            f"{HINTS.get(config.kind, '')}"
+            f"a model that {SHORT[config.task]} learns from {GIVEN[config.form]}, not from "
+            f"{GIVEN[form]}; choose another with --model (`regard models` lists them)"
+            f"{HINTS[config.form]}"
         )
-    if isinstance(config, TransformerConfig) and config.head == "none":
-        raise RegardError("a model with head 'none' answers nothing; choose head 'linear'")
-    kinds: dict[str, Objective] = {
-        "decoder": Causal(),
-        "encoder": Masked(),
-        "encoder-decoder": SequenceToSequence(),
-        "captioner": Captioning(),
-    }
-    return kinds[config.kind]
+    if config.unlearnable:
+        raise RegardError(config.unlearnable)
+    return OBJECTIVES[config.task]()
 
 
 def loss(logits: Tensor, targets: Tensor, smoothing: float = 0.0) -> Tensor:

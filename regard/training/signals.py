@@ -29,8 +29,10 @@ class StoppedError(KeyboardInterrupt):
 class Stop:
     """Whether somebody asked to stop, and how; without handlers nobody ever does."""
 
-    def __init__(self) -> None:
+    def __init__(self, leaves: bool = True) -> None:
+        """`leaves`: a second SIGINT ends the process, as people at a terminal want."""
         self.asked: int | None = None  # a signal's number
+        self.leaves = leaves
         self._at_once = True
 
     @property
@@ -67,8 +69,10 @@ class Stop:
     def heard(self, number: int, frame: FrameType | None = None) -> None:
         """What to do about a signal."""
         if self.asked is not None:
-            if number == signal.SIGINT:
+            if number == signal.SIGINT and self.leaves:
                 _leave(number)
+            if number == signal.SIGINT:  # a notebook's process has more to lose than this run
+                raise StoppedError(number)
             return  # schedulers repeat themselves
         self.asked = number
         if self._at_once:
@@ -84,9 +88,9 @@ def _leave(number: int) -> NoReturn:
 
 
 @contextmanager
-def listening() -> Iterator[Stop]:
+def listening(leaves: bool = True) -> Iterator[Stop]:
     """Hear SIGINT and SIGTERM meanwhile, unless somebody else already does, or ignores them."""
-    stop = Stop()
+    stop = Stop(leaves)
     before = {}
     if threading.current_thread() is threading.main_thread():
         usual = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}

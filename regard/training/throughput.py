@@ -15,23 +15,12 @@ from statistics import fmean
 import torch
 
 from regard.models.kernels.linear import product
+from regard.models.kernels.threads import one_thread
+from regard.training.datasheets import SHEETS, named_in
 from regard.training.optimization.precision import Precision
 
 # FLOPs of the products of a part of a step: of rows, their tokens, and those of their sources.
 Products = Callable[[int, int, int], float]
-
-# Dense bf16 FLOP/s by the datasheets.
-DATASHEETS = {
-    "H200": 989e12,
-    "H100": 989e12,
-    "A100": 312e12,
-    "L40S": 362e12,
-    "A10": 125e12,
-    "L4": 121e12,
-    "4090": 165e12,
-    "3090": 71e12,
-}
-
 
 SHARED = 1 << 17  # numbers, enough for torch to share an operation out
 
@@ -54,10 +43,9 @@ def peak(device: torch.device, precision: Precision) -> Peak:
     """The device's peak for matrix products in this precision."""
     kind = torch.float32 if precision == "float32" else torch.bfloat16
     if device.type == "cuda" and kind == torch.bfloat16:
-        words = torch.cuda.get_device_name(device).replace("-", " ").split()
-        for known, rate in DATASHEETS.items():
-            if known in words:  # an L40 is no L4
-                return Peak(rate, "bf16 by the datasheet")
+        known = named_in(torch.cuda.get_device_name(device))
+        if known:
+            return Peak(SHEETS[known].half, "bf16 by the datasheet")
     return Peak(_fastest_product(device, kind), f"{str(kind)[6:]} matrix product, measured here")
 
 
@@ -67,13 +55,9 @@ def crowding() -> float:
     Less than 1 if they help. Where other programs keep a core busy, each operation waits for the
     thread that is there: of two threads, a whole step then took 50 times as long as of one.
     """
-    threads = torch.get_num_threads()
-    try:
-        several = fmean(_seconds(0.1))  # many turns of whoever else is there
-        torch.set_num_threads(1)
+    several = fmean(_seconds(0.1))  # many turns of whoever else is there
+    with one_thread():
         return several / min(_seconds(0.02))
-    finally:
-        torch.set_num_threads(threads)
 
 
 def _seconds(budget: float) -> list[float]:

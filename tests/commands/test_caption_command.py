@@ -133,7 +133,7 @@ def test_a_captioner_does_nothing_else(run, command):
     [
         (("--images", "PICTURES", "--pairs", "a", "b"), "text to train on, not both"),
         (("--images", "nowhere"), "is not there; give a folder of images"),
-        (("--images", "PICTURES", "--model", "gpt2-tiny"), "can be learned by a captioner"),
+        (("--images", "PICTURES", "--model", "gpt2-tiny"), "learns from text, not from images"),
         (("notes.txt", "--model", "captioner"), "or give images with --images"),
         (("--images", "PICTURES", "--set", "model.patch=12"), "patch must be a power of 2"),
     ],

@@ -9,8 +9,8 @@ import torch
 from command_line import call, mistake
 from safetensors.torch import load_file
 
-from regard.runs.stored_run import WEIGHTS
-from regard.storage import write_safetensors
+from regard.runs.run_folder import WEIGHTS
+from regard.storage.tensors import write_safetensors
 
 GOOD, BAD = ("lovely", "moving", "funny"), ("dull", "slow", "flat")
 OTHERS = ("the", "film", "was", "a", "story")
@@ -69,7 +69,7 @@ def test_mistakes_are_one_sentence(run, reviews, tmp_path, decoder):
     assert "does not label texts" in mistake(call("classify", decoder, "the cat"))
     assert "--top must be at least 1" in mistake(call("classify", run, "a", "--top", 0))
     wrong = call("train", reviews, "--model", "bag-linear", "--out", "r")
-    assert "a classifier learns labels; give --pairs" in mistake(wrong)
+    assert "labels texts learns from pairs, not from text" in mistake(wrong)
 
 
 def test_labels_that_were_not_trained_count_as_wrong_and_not_in_the_loss(run, tmp_path):

@@ -12,10 +12,10 @@ from command_line import call, mistake, trained
 from torch.nn import functional as F
 
 from regard.commands.evaluate import figures
+from regard.metrics.scores import Scores
 from regard.runs.stored_run import open_run
 from regard.storage import event_log
 from regard.text.specials import BOS, EOS
-from regard.training.validation import Scores
 
 TEXT = {"loss", "perplexity", "bits_per_byte", "tokens"}
 PAIRS = TEXT | {"bleu", "chrf", "exact"}

@@ -12,7 +12,8 @@ from regard import demo
 from regard.errors import RegardError, UnreadableError
 from regard.inspection.curves import plot
 from regard.runs import resume_or_new
-from regard.runs.run_folder import clear, is_ours
+from regard.runs.run_folder import clear
+from regard.runs.stored_run import is_ours
 from regard.training.checkpoints.reading import stored_steps
 
 SMALL = ("model.layers=1", "model.width=32", "model.heads=2")

@@ -104,11 +104,11 @@ def test_a_unigram_ignores_order(counted):
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (("--order", 0), "order must be from 1 to 64, not 0"),
+        (("--order", 0), "order must be a whole number from 1 to 64, not 0"),
         (("--set", "model.smoothing=good-turing"), "smoothing cannot be 'good-turing'"),
         (("--set", "model.prune=[1, 0]"), "0 for single tokens"),
         (("--set", "model.layers=3"), "[model] has no key 'layers'"),
-        (("--set", "model.k=0", "model.smoothing=add-k"), "k must be more than 0"),
+        (("--set", "model.k=0", "model.smoothing=add-k"), "k must be a number above 0"),
     ],
 )
 def test_what_cannot_be_is_one_sentence(counted, arguments, sentence):

@@ -6,9 +6,9 @@ from dataclasses import fields
 import pytest
 from command_line import call
 
-from regard.families.registry import named
 from regard.families.settings import Settings
 from regard.models.construction import build
+from regard.models.registry import FAMILIES, named, presets
 from regard.runs import recipes
 
 
@@ -54,7 +54,15 @@ def test_every_setting_is_listed_once_and_as_its_default(monkeypatch):
 
 @pytest.mark.parametrize(
     ("listing", "name"),
-    [("Transformers", "gpt2"), ("ngram", "trigram"), ("word2vec", "cbow"), ("bag-linear",) * 2],
+    [
+        ("gpt2", "llama-3-8b"),
+        ("elman", "awd-lstm"),
+        ("conv", "conv"),
+        ("unigram", "trigram"),
+        ("word2vec", "cbow"),
+        ("bag-linear", "bag-linear"),
+        ("captioner", "captioner-vit"),
+    ],
 )
 def test_every_model_setting_that_is_listed_can_be_set_to_what_is_listed(
     monkeypatch, listing, name
@@ -66,6 +74,13 @@ def test_every_model_setting_that_is_listed_can_be_set_to_what_is_listed(
     changes = [f"model.preset={name}", *(f"model.{key}={value}" for key, value in table.items())]
     config = recipes.override(Settings(), changes).model.config()
     assert all(getattr(config, key) == getattr(usual, key) for key in known)
+
+
+def test_the_settings_of_every_family_are_listed(monkeypatch):
+    firsts = [next(iter(presets(family).named)) for family in FAMILIES]
+    assert [name for name in listed(monkeypatch) if name.startswith("model ")] == [
+        f"model {first}" for first in firsts
+    ]
 
 
 def test_settings_fit_80_columns():

@@ -118,16 +118,21 @@ def test_standard_streams_that_came_closed_are_empty_and_swallow(monkeypatch, de
 
 
 class Interrupting(importlib.abc.MetaPathFinder):
-    """Somebody presses Ctrl-C while the command line is loaded."""
+    """Somebody presses Ctrl-C while a module is loaded."""
+
+    def __init__(self, module):
+        self.module = module
 
     def find_spec(self, name, path, target=None):
-        if name == "regard.cli":
+        if name == self.module:
             raise KeyboardInterrupt
 
 
-def test_ctrl_c_while_the_command_line_is_loaded_is_one_word(monkeypatch, capsys):
-    monkeypatch.delitem(sys.modules, "regard.cli", raising=False)
-    monkeypatch.setattr(sys, "meta_path", [Interrupting(), *sys.meta_path])
+@pytest.mark.parametrize("module", ["regard.cli", "regard.commands.score"])
+def test_ctrl_c_while_the_command_line_is_loaded_is_one_word(monkeypatch, capsys, module):
+    monkeypatch.delitem(sys.modules, module, raising=False)
+    monkeypatch.setattr(sys, "meta_path", [Interrupting(module), *sys.meta_path])
+    monkeypatch.setattr(sys, "argv", ["regard", "score", "--help"])
     with pytest.raises(SystemExit, match="130"):
         main()
     assert capsys.readouterr() == ("", "\ninterrupted\n")

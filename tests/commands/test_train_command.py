@@ -30,7 +30,9 @@ from regard.storage.event_log import Sink
 
 def settings_of(*arguments: str) -> Settings:
     """What a command line of `regard train` asks for."""
-    return tyro.cli(Train, args=arguments, config=(tyro.conf.FlagCreatePairsOff,)).settings()
+    return tyro.cli(
+        Train, args=arguments, config=(tyro.conf.FlagCreatePairsOff,)
+    ).request.settings()
 
 
 def losses(folder: Path) -> list[float]:
@@ -261,9 +263,9 @@ MISTAKES = [
     ("notes.txt --set trainin.steps=3", "did you mean 'training'?"),
     ("notes.txt --set training.stepz=3", "did you mean 'steps'?"),
     ("notes.txt --set steps", "write it as table.key=value"),
-    ("notes.txt --steps 0", "steps must be from 1"),
-    ("notes.txt --steps -1", "steps must be from 1"),
-    ("notes.txt --seed -1", "seed must be from 0"),
+    ("notes.txt --steps 0", "steps must be a whole number from 1"),
+    ("notes.txt --steps -1", "steps must be a whole number from 1"),
+    ("notes.txt --seed -1", "seed must be a whole number from 0"),
     ("--pairs notes.txt empty.txt", "lines but"),
     ("--pairs notes.txt", "pairs are two aligned files"),
     ("notes.txt --pairs notes.txt notes.txt", "not both"),

@@ -136,13 +136,13 @@ def test_the_least_risky_sample_is_one_that_was_drawn(translator):
 @pytest.mark.parametrize(
     ("option", "words"),
     [
-        ("--beam 0", "beam search: --beam must be a whole number, 1 to 1024, not 0"),
+        ("--beam 0", "beam search: --beam must be a whole number from 1 to 1,024, not 0"),
         ("--n-best 9", "9 best of 5 beams cannot be had; raise --beam"),
         ("--length-penalty nan", "--length-penalty must be"),
-        ("--coverage-penalty -1", "--coverage-penalty must be between 0 and 100"),
+        ("--coverage-penalty -1", "--coverage-penalty must be a number from 0 to 100"),
         ("--rows 0", "--rows must be at least 1"),
         ("--max-tokens -3", "--max-tokens must not be negative"),
-        ("--mbr -1", "--mbr must be a whole number, 0 to 4096, not -1"),
+        ("--mbr -1", "--mbr must be a whole number from 0 to 4,096, not -1"),
         ("--mbr 4 --alignments", "--alignments is for beam search"),
         ("--mbr 4 --beam 3", "--beam is for beam search"),
         ("--mbr 4 --temperature nan", "--temperature must be"),

@@ -11,15 +11,15 @@ import torch
 from command_line import QUICK, call, mistake
 from safetensors.torch import load_file
 
-from regard.commands.words import table_of
 from regard.errors import RegardError
+from regard.families.word_vectors import walk as walking
+from regard.families.word_vectors.processes import Helper
 from regard.loading import load
 from regard.runs import train_run
 from regard.runs.stored_run import open_run
+from regard.runs.word_vectors import table_of
 from regard.storage.event_log import Sink
 from regard.training.checkpoints.reading import stored_steps
-from regard.training.word2vec import walk as walking
-from regard.training.word2vec.processes import Helper
 
 SETTINGS = (
     *("tokenizer.min_frequency=2", "model.width=16", "model.subsample=0"),

@@ -6,13 +6,12 @@ import numpy as np
 import pytest
 from command_line import call, mistake
 
-from regard import cli
-from regard.commands.words import Words, labelled, table_of
 from regard.errors import RegardError
 from regard.inspection.word_questions import evaluate_analogies, evaluate_similarity
 from regard.inspection.word_table import WordTable
 from regard.interchange.word_vectors import read_vectors, write_vectors
 from regard.runs.stored_run import open_run
+from regard.runs.word_vectors import labelled, table_of
 from regard.text.specials import SPECIALS
 
 COUNTRIES = ["france", "italy", "japan", "paris", "rome", "tokyo", "apple", "pear"]
@@ -20,11 +19,6 @@ QUESTIONS = (
     ": capitals\nparis france rome italy\nparis france tokyo pear\nparis france oslo norway\n"
 )
 PAIRS = "apple\tpear\t3\nfrance\tparis\t9\nrome\ttokyo\t7\nrome\toslo\t1\n"
-
-
-@pytest.fixture(autouse=True)
-def _registered(monkeypatch):
-    monkeypatch.setitem(cli.COMMANDS, "words", Words)
 
 
 @pytest.fixture

@@ -11,11 +11,11 @@ from regard.comparison import context_use
 from regard.comparison.by_position import buckets, by_position
 from regard.comparison.context_use import by_context, by_source, long_sources, places, powers, used
 from regard.data.readers.pairs import EncodedPairs, Pair
-from regard.families.registry import named
 from regard.models.construction import build
 from regard.models.counting.estimate import estimate
 from regard.models.counting.grams import Row
 from regard.models.counting.model import NGram
+from regard.models.registry import named
 from regard.text.specials import BOS, EOS, MASK, PAD
 
 VOCABULARY = 20

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from regard.comparison.contestants import chosen
 from regard.comparison.matching import can_be_matched, count, matched, resized
 from regard.errors import RegardError
-from regard.families.registry import named
 from regard.models.construction import build
+from regard.models.registry import named
 
 SMALL = {"elman": 2, "lstm": 1, "conv": 2, "regard-2": 2, "rnn+attention": 1, "conv-pairs": 1}
 

@@ -107,10 +107,10 @@ def test_whose_cost_grows_fastest():
 
 def test_whose_state_grows():
     words = said(result("a", power=2.0, state=1000), result("b", state=64))
-    assert "Behind 512 tokens a keeps 512.0 kB for each text that it writes, b 64 B" in words
+    assert "After 512 tokens a keeps 512.0 kB for each text that it writes, b 64 B" in words
     assert "what b keeps does not grow" in words
     alike = said(result("a", state=64), result("b", state=64))
-    assert "Behind 512 tokens each keeps 64 B for each text; what a, b keep" in alike
+    assert "After 512 tokens each keeps 64 B for each text; what a, b keep" in alike
 
 
 def test_rows_longer_than_trained_on_are_spoken_of_where_they_hurt():

@@ -9,8 +9,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from regard.families.registry import named
 from regard.models.construction import build
+from regard.models.registry import named
 
 VOCABULARY = 64
 SMALL = {
@@ -44,6 +44,7 @@ NAMES = (
     "luong",
     "conv",
     "conv-pairs",
+    "linear-recurrence",
     "bag-linear",
     "bag-perceptron",
 )

@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.cost.device import calibrate
-from regard.cost.device.ceilings import SHEETS, Device, Grid, device_named, of_sheet
+from regard.cost.device.ceilings import Device, Grid, device_named, of_sheet
 from regard.errors import RegardError
+from regard.training.datasheets import SHEETS
 
 GRID = Grid(((1, 10, 100), (4, 16)), (1.0, 2.0, 10.0, 20.0, 100.0, 200.0))
 

@@ -5,11 +5,12 @@ import math
 import numpy as np
 import pytest
 
-from regard.cost import lookups
 from regard.cost.device.ceilings import device_named
 from regard.cost.jobs import Shape
 from regard.cost.report import Asked, of_counted
-from regard.models.counting.estimate import kneser_ney
+from regard.families.counting import price as lookups
+from regard.families.word_vectors import price as word_price
+from regard.models.counting.estimate import estimate
 from regard.models.counting.model import NGram
 from regard.models.word_vectors.model import Word2VecConfig
 
@@ -18,7 +19,7 @@ from regard.models.word_vectors.model import Word2VecConfig
 def trigram():
     ids = np.random.default_rng(0).integers(5, 50, 5000)
     ids[::20] = 1
-    return NGram.of(kneser_ney(ids, 3, 50, 1))
+    return NGram.of(estimate(ids, 3, 50, 1))
 
 
 def test_watched_tables_answer_as_plain_ones_do(trigram):
@@ -75,7 +76,7 @@ def test_rows_of_an_ngram_cost_alike(trigram):
 
 def test_skip_gram_multiplies_what_its_blocks_hold():
     config = Word2VecConfig(vocabulary=500, width=16, subsample=0.0)
-    counted = lookups.vectors(config, 1024)
+    counted = word_price.vectors(config, 1024)
     # Two turns: places (16 a block) with what is around (16 + 5) and drawn (32), three products
     # of width 16 each.
     pairs = 2 * 1024 * (16 + 5 + 32)

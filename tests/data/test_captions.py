@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from regard.data.readers import captions as module
-from regard.data.readers.captions import Captioned, Counts, encode_captions, gather_captions
+from regard.data.readers.captions import CaptionCounts, Captioned, encode_captions, gather_captions
 from regard.errors import RegardError
 from regard.text.learning import learn
 from regard.text.specials import BOS, EOS
@@ -90,7 +90,7 @@ def test_every_form_gives_the_same_images_by_file_or_folder(name, content, folde
         found = gather_captions(given_path, held_out=0.0)
         assert said(found.train) == SAID
         assert [one.image for one in found.train] == [folder / name for name in SAID]
-        assert found.counts == Counts(read=80, kept=80, images=40)
+        assert found.counts == CaptionCounts(read=80, kept=80, images=40)
         assert found.counts.sentences() == []
         assert found.rule == "nothing held out"
         assert list(found.texts()) == [text for texts in SAID.values() for text in texts]
@@ -361,7 +361,7 @@ def test_captions_begin_and_end_and_long_ones_are_counted(folder):
         assert ids.tolist() == [BOS, *how.encode(text).tolist(), EOS]
         assert ids.dtype == np.int64
     assert encoded.unknown == 2 * 36
-    assert encoded.counts == Counts(read=80, kept=80, images=40)
+    assert encoded.counts == CaptionCounts(read=80, kept=80, images=40)
     short = encode_captions(
         [Captioned(Path("a"), ("a picture", "a a a", "a a a a"), (None,) * 3, {}, 0)], how, 4
     )

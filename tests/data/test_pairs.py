@@ -10,7 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regard.data.readers import pairs as module
-from regard.data.readers.pairs import Counts, Pair, clean, encode_pairs, gather_pairs, read_pairs
+from regard.data.readers.pairs import (
+    Pair,
+    PairCounts,
+    clean,
+    encode_pairs,
+    gather_pairs,
+    read_pairs,
+)
 from regard.errors import RegardError
 from regard.text.learning import learn
 from regard.text.specials import BOS, EOS
@@ -58,14 +65,14 @@ def test_every_form_gives_the_same_pairs(tmp_path):
         assert list(read_pairs(form)) == PAIRS
         found = gather_pairs(form)
         assert sorted([*found.train, *found.valid]) == sorted(PAIRS)
-        assert found.counts == Counts(read=200, kept=200)
+        assert found.counts == PairCounts(read=200, kept=200)
         assert found.counts.sentences() == []
 
 
 def test_a_mark_at_the_beginning_and_blanks_around_are_no_text(tmp_path):
     one = write(tmp_path / "a.de", b"\xef\xbb\xbf eins \r\n\tzwei\xc2\xa0")
     two = write(tmp_path / "a.en", "one\ntwo\n")
-    assert list(clean(read_pairs([one, two]), Counts())) == [("eins", "one"), ("zwei", "two")]
+    assert list(clean(read_pairs([one, two]), PairCounts())) == [("eins", "one"), ("zwei", "two")]
 
 
 @pytest.mark.parametrize("name", ["copy", "reverse", "sort", "dates"])
@@ -182,7 +189,7 @@ def test_empty_and_broken_pairs_are_counted_and_broken_bytes_replaced(tmp_path):
     ]
     found = gather_pairs(paths, held_out=0.0)
     assert found.train == [("gut", "good"), ("kaputt ��", "broken"), ("��", "half")]
-    assert found.counts == Counts(read=6, empty=3, broken=2, kept=3)
+    assert found.counts == PairCounts(read=6, empty=3, broken=2, kept=3)
     assert found.counts.sentences() == [
         "3 of 6 pairs have an empty side and were left out",
         "2 of 6 pairs have bytes that are not UTF-8, replaced by �",
@@ -192,11 +199,11 @@ def test_empty_and_broken_pairs_are_counted_and_broken_bytes_replaced(tmp_path):
 
 def test_blank_lines_of_a_table_are_empty_pairs(tmp_path):
     for path in (write(tmp_path / "a.tsv", "a\tb\n\n\t\n"), write(tmp_path / "a.jsonl", "")):
-        counts = Counts()
+        counts = PairCounts()
         if path.suffix == ".jsonl":
             path.write_text(as_jsonl([Pair("a", "b"), Pair("", "x")]) + "\n")
         assert list(clean(read_pairs([path]), counts)) == [("a", "b")]
-        assert counts == Counts(read=3, empty=2, kept=1)
+        assert counts == PairCounts(read=3, empty=2, kept=1)
 
 
 def test_surrogates_that_json_can_spell_are_replaced(tmp_path):
@@ -211,7 +218,7 @@ def test_what_is_left_out_of_named_files_is_counted_too(tmp_path):
     train = write(tmp_path / "a.tsv", as_tsv(PAIRS) + "\tx\n")
     valid = write(tmp_path / "b.tsv", as_tsv([Pair("neu", "new"), Pair("x", "")]))
     found = gather_pairs([train], [valid])
-    assert found.counts == Counts(read=203, empty=2, kept=201)
+    assert found.counts == PairCounts(read=203, empty=2, kept=201)
 
 
 # --- parts -----------------------------------------------------------------------------------
@@ -282,7 +289,7 @@ def test_sources_end_and_targets_begin_and_end():
     lengths = found.lengths
     assert lengths[0].tolist() == [11] * 5  # with </s>
     assert lengths[1].tolist() == [5] * 5  # without <s>
-    assert found.counts == Counts(read=5, kept=5)
+    assert found.counts == PairCounts(read=5, kept=5)
 
 
 def test_long_and_uneven_pairs_are_left_out_and_counted():
@@ -290,19 +297,19 @@ def test_long_and_uneven_pairs_are_left_out_and_counted():
     sizes = [(5, 5), (9, 9), (10, 1), (1, 10), (8, 2), (2, 8), (3, 3), (8, 3)]
     pairs = [Pair("a" * one, "b" * other) for one, other in sizes]
 
-    def kept(longest: int, ratio: float) -> tuple[list[tuple[int, int]], Counts]:
+    def kept(longest: int, ratio: float) -> tuple[list[tuple[int, int]], PairCounts]:
         found = encode_pairs(pairs, how, how, longest, ratio)
         assert len(found) == len(found.sources) == len(found.targets)
         return [(len(p.source), len(p.target)) for p in found.texts], found.counts
 
-    assert kept(0, 0) == (sizes, Counts(read=8, kept=8))
+    assert kept(0, 0) == (sizes, PairCounts(read=8, kept=8))
     # </s> counts: 9 characters are 10 tokens.
     assert kept(10, 0)[0] == [size for size in sizes if max(size) + 1 <= 10]
-    assert kept(10, 0)[1] == Counts(read=8, long=2, kept=6)
+    assert kept(10, 0)[1] == PairCounts(read=8, long=2, kept=6)
     assert kept(0, 3.0)[0] == [s for s in sizes if max(s) + 1 <= 3 * (min(s) + 1)]
     found, counts = kept(10, 2.0)
     assert found == [(5, 5), (9, 9), (3, 3)]
-    assert counts == Counts(read=8, long=2, uneven=3, kept=3)
+    assert counts == PairCounts(read=8, long=2, uneven=3, kept=3)
     assert counts.sentences(10, 2.0) == [
         "2 of 8 pairs have a side of more than 10 tokens and were left out",
         "3 of 8 pairs have one side over 2 times the other and were left out",

@@ -359,8 +359,8 @@ def test_all_impossible_wishes_are_told_at_once():
         Sampling(limit=-1, temperature=math.nan, top_p=2)
     assert [line for line in str(caught.value).splitlines() if line.startswith("  - ")] == [
         "  - limit must be a whole number, 0 or more, not -1",
-        "  - temperature must be 0 or more, and finite, not nan",
-        "  - top_p must be between 0 and 1, not 2",
+        "  - temperature must be a number, 0 or more, not nan",
+        "  - top_p must be a number above 0, 1 at most, not 2",
     ]
 
 

@@ -88,8 +88,8 @@ class Bigrams(nn.Module):
         ends = torch.full((len(tokens),), tokens.shape[1]) if lengths is None else lengths
         return logits[torch.arange(len(tokens)), torch.as_tensor(ends) - 1][:, None]
 
-    def start(self, rows: int, room: int, *, return_attention: bool = False):
-        return Bigrams.State(rows)
+    def start(self, batch_size: int, capacity: int, *, return_attention: bool = False):
+        return Bigrams.State(batch_size)
 
 
 class Strict(nn.Module):
@@ -112,6 +112,10 @@ class Strict(nn.Module):
             self.inner.reorder(rows)
             self.newest = [0] * self.inner.rows
 
+        def release(self, rows) -> list[int]:
+            self.newest = [0] * (self.inner.rows - len(rows))
+            return self.inner.release(rows)
+
         def rollback(self, counts) -> None:
             assert all(count <= new for count, new in zip(counts, self.newest, strict=True))
             self.newest = [new - c for new, c in zip(self.newest, counts, strict=True)]
@@ -132,8 +136,8 @@ class Strict(nn.Module):
         there = torch.arange(logits.shape[1]) < (real.clamp(max=1) if last else real)
         return logits.masked_fill(~there[..., None], torch.nan)
 
-    def start(self, rows: int, room: int, *, return_attention: bool = False):
-        return Strict.State(self.inner.start(rows, room))
+    def start(self, batch_size: int, capacity: int, *, return_attention: bool = False):
+        return Strict.State(self.inner.start(batch_size, capacity))
 
 
 def written(steps: DecodeBatch | Speculation, rows: int) -> list[list[Token]]:

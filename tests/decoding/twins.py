@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 import regard
-from regard.decoding.search.beam import Found, Hypothesis, search
+from regard.decoding.search.beam import Hypothesis, SearchResult, search
 from regard.decoding.settings import TARGET, TEXT, Beam, Sampling, SpecialTokens
 from regard.models.construction import build
 from regard.models.counting.estimate import estimate
@@ -248,7 +248,7 @@ def found_by(
     beam: Beam,
     texts: Sequence[Sequence[int]] | None = None,
     signs: SpecialTokens | None = None,
-) -> list[Found]:
+) -> list[SearchResult]:
     signs = signs or signs_of(module)
     return search(module, prompts, limits, beam, signs=signs, memory=read(module, texts))
 
@@ -264,7 +264,7 @@ def whole(one: Hypothesis) -> list[int]:
     return [*one.ids, EOS] if one.ended else one.ids
 
 
-def assert_as_the_twin(module, prompts, limits, beam, texts=None, signs=None) -> list[Found]:
+def assert_as_the_twin(module, prompts, limits, beam, texts=None, signs=None) -> list[SearchResult]:
     found = found_by(module, prompts, limits, beam, texts, signs)
     assert len(found) == len(prompts)
     ends = (signs or signs_of(module)).ends

@@ -7,8 +7,9 @@ import torch
 
 from regard.decoding.decode_batch import continued
 from regard.decoding.settings import Sampling
-from regard.families.samples import SHOWN, sampler
+from regard.families.registry import family_of
 from regard.families.settings import Settings
+from regard.families.tasks.text import SHOWN
 from regard.models.construction import build
 from regard.runs.plan import plan
 from regard.text.specials import EOS, SPECIALS
@@ -17,6 +18,10 @@ WORDS = ("the", "a", "cat", "dog", "sat", "ran", "on", "under", "mat", "tree", "
 
 
 @pytest.fixture(autouse=True)
+def sampler(plan, module):
+    return family_of(plan.config).work(plan.config).sampler(plan, module)
+
+
 def _cache(tmp_path, monkeypatch):
     monkeypatch.setenv("REGARD_CACHE", str(tmp_path / "cache"))
 

@@ -6,8 +6,8 @@ import pytest
 
 from regard.data.progress import Progress
 from regard.data.readers.texts import gather
-from regard.families.data.vocabularies import tokenizer_for, vocabulary_for
-from regard.text.learning import learn
+from regard.families.data.vocabularies import tokenizer_for
+from regard.text.learning import learn, vocabulary_for
 from regard.training.settings import TokenizerSettings
 
 RAW = "the cat, he said, isn't here: it's (so) far.\n" * 40

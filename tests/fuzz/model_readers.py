@@ -14,7 +14,8 @@ import regard
 from regard.commands import arpa, cost_target
 from regard.interchange.word_vectors import read_vectors
 from regard.runs import stored_run
-from regard.storage import TensorFolder, tensors, verified, verify
+from regard.storage import tensors
+from regard.storage.tensors import TensorFolder, verified, verify
 
 WEIGHTS = "model.safetensors"
 

@@ -19,7 +19,6 @@ from patching import Reader, or_refusal, patched, put
 import regard
 from regard import cli
 from regard.commands import compare as compare_command
-from regard.commands import plan
 from regard.commands import runs as runs_command
 from regard.comparison import compare_runs, measuring, results
 from regard.comparison.report import page
@@ -81,15 +80,13 @@ def overrides(data: bytes, folder: Path) -> None:
 
 
 def command_line(data: bytes, folder: Path) -> None:
-    """A command's words are parsed, and its durations and sizes; nothing is run."""
+    """A command's words are parsed, and its sizes; nothing is run."""
     name, *words = data.decode("utf-8", "surrogateescape").split("\n")
     if name in cli.COMMANDS:
         settings = (tyro.conf.FlagCreatePairsOff,)
-        command, registry = cli.COMMANDS[name], cli._registry()
+        command, registry = cli.COMMANDS[name].load(), cli._registry()
         with suppress(SystemExit):
             tyro.cli(command, prog=name, args=words, config=settings, registry=registry)
-    elif name == "budget":
-        plan.budget_of("\n".join(words))
     elif name == "parameters":
         compare_command._number("\n".join(words))
 
@@ -125,7 +122,7 @@ def gone_on(stored: Checkpoint) -> None:
     stored.verify()
     stored.fill("model", {"a": torch.zeros(2, 2), "b": torch.zeros(1, dtype=torch.int64)})
     dict(stored.weights())
-    resuming.steps_of(stored, 3)
+    stored.steps(3)
     stored.place.table()
     resuming.check_place(stored, good.place()["about"])
 
@@ -240,7 +237,18 @@ def events(data: bytes, folder: Path) -> None:
         curves.plot([run], folder / "curves.svg")
 
 
-def listed(state: status.State) -> None:
+def statuses(data: bytes, folder: Path) -> None:
+    """A run's status.json; whatever it holds, the log decides."""
+    run = folder / "noted"
+    put(run / "run.toml", (good.run() / "run.toml").read_bytes())
+    put(run / "log.jsonl", b'{"event": "start"}\n{"event": "step", "step": 3}\n')
+    put(run / "status.json", data)
+    found = status.state(run)
+    assert (found.word, found.step) == ("killed", 3)
+    listed(found)
+
+
+def listed(state: status.RunState) -> None:
     """A run as `regard runs` shows it, and as JSON."""
     json.dumps(runs_command._figures(state), allow_nan=False)
     runs_command._row(state, 1e9)

@@ -101,9 +101,8 @@ def _settings() -> Inputs:
     yield 3, b'optimizer.clip=1e-3\ntokenizer.file = "a"\ndata.valid=["a", "b"]'
     yield 4, b"train\na\n--steps\n9\n--set\ntraining.seed=1"
     yield 4, b"generate\nr\n--temperature\n0.5\n--top-k\n3"
-    for command in ("translate", "cost", "plot", "words", "compare", "evaluate", "plan", "runs"):
+    for command in ("translate", "cost", "plot", "words", "compare", "evaluate", "runs"):
         yield 4, f"{command}\na\n--json".encode()
-    yield 4, b"budget\n1.5 h"
     yield 4, b"parameters\n1,000.5k"
 
 
@@ -183,6 +182,12 @@ def _logs() -> Inputs:
     yield 0, b"".join(lines)
     for line in lines:
         yield 0, line
+    said = {"word": "running", "message": "", "step": 2, "steps": 9, "model": "m"}
+    for place in (0, 19, 20):  # of a line, and of none
+        yield (
+            1,
+            json.dumps({**said, "bests": [[2, 1.5, None], [3, None, 9.5]], "log": place}).encode(),
+        )
 
 
 def _change(**values: Any) -> bytes:

@@ -74,7 +74,7 @@ TARGETS: Mapping[str, tuple[Reader, ...]] = {
         run_readers.device,
         run_readers.figures,
     ),
-    "logs": (run_readers.events,),
+    "logs": (run_readers.events, run_readers.statuses),
 }
 
 

@@ -47,8 +47,8 @@ REACHED = {
         "interchange.huggingface.folder:read_json",
         *("interchange.huggingface.folder:_gather",) * 5,
     ),
-    "counts": ("runs.stored_run:table_of", *("interchange.arpa:_Reader._level",) * 2),
-    "vectors": ("interchange.word_vectors:_Reader._gathered",) * 2,
+    "counts": ("runs.stored_run:table_of", *("interchange.arpa:_ArpaReader._level",) * 2),
+    "vectors": ("interchange.word_vectors:_VectorReader._gathered",) * 2,
     "kept": (
         "training.checkpoints.reading:_checked",
         "training.checkpoints.reading:read_json",
@@ -59,7 +59,7 @@ REACHED = {
         "cost.device.ceilings:_grid",
         "comparison.measuring:well_formed",
     ),
-    "logs": ("storage.event_log:parsed",),
+    "logs": ("storage.event_log:parsed", "storage.status_file:LogStatus.take_best"),
 }
 
 

@@ -8,7 +8,7 @@ import torch
 
 from regard.cost import jobs, measured
 from regard.cost.jobs import Shape
-from regard.families.registry import named
+from regard.models.registry import named
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from regard.decoding.decode_batch import DecodeBatch
-from regard.decoding.search.beam import Found, search
+from regard.decoding.search.beam import SearchResult, search
 from regard.decoding.search.ensemble import Ensemble
 from regard.decoding.search.speculative import Speculation
 from regard.decoding.settings import Beam, Sampling
@@ -110,7 +110,7 @@ def test_a_draft_proposes_and_the_model_judges_alike(temperature):
     assert shares[0] == shares[1]
 
 
-def searched(module: SequenceModule, device: str, beam: Beam) -> list[Found]:
+def searched(module: SequenceModule, device: str, beam: Beam) -> list[SearchResult]:
     """Four sources of different lengths."""
     lengths = torch.tensor([5, 9, 2, 7])
     source = torch.randint(5, 256, (4, 9), generator=torch.Generator().manual_seed(1))
@@ -123,7 +123,7 @@ def searched(module: SequenceModule, device: str, beam: Beam) -> list[Found]:
     return search(module, [[1]] * 4, [12] * 4, beam, device=device, memory=memory)
 
 
-def assert_alike(one: list[Found], other: list[Found]) -> None:
+def assert_alike(one: list[SearchResult], other: list[SearchResult]) -> None:
     for here, there in zip(one, other, strict=True):
         assert [h.ids for h in here.hypotheses] == [t.ids for t in there.hypotheses]
         worths = [t.worth for t in there.hypotheses]

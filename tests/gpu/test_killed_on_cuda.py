@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from regard.storage import TensorFolder
+from regard.storage.tensors import TensorFolder
 from regard.training.checkpoints.reading import stored_steps
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")

@@ -47,10 +47,10 @@ def test_cudnn_and_the_cells_agree(cell):
 @pytest.mark.parametrize("attention", ["none", "additive", "dot", "general"])
 @pytest.mark.parametrize("input_feeding", [False, True])
 @pytest.mark.parametrize("cell", ["gru", "lstm"])
-def test_gradients_of_pairs_are_the_cpus(attention, feeding, cell):
+def test_gradients_of_pairs_are_the_cpus(attention, input_feeding, cell):
     torch.manual_seed(0)
     config = RecurrentConfig(
-        kind="encoder-decoder", cell=cell, attention=attention, input_feeding=feeding, **SMALL
+        kind="encoder-decoder", cell=cell, attention=attention, input_feeding=input_feeding, **SMALL
     )
     here, there = build(config), build(config, "cuda")
     there.load_state_dict(here.state_dict())

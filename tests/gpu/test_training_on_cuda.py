@@ -64,7 +64,7 @@ def test_checkpoints_on_disk_are_the_weights_on_the_device(tmp_path, monkeypatch
     best = max(
         (event for event in read(tmp_path / "run") if event.get("best")), key=lambda e: e["step"]
     )
-    from regard.storage import TensorFolder
+    from regard.storage.tensors import TensorFolder
 
     kept = TensorFolder(tmp_path / "run" / "checkpoints" / str(best["step"]))
     final = TensorFolder(tmp_path / "run")

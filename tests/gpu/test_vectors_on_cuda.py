@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
+from regard.families.word_vectors.steps import VectorSteps
 from regard.models.word_vectors.model import Word2VecConfig, WordVectors
 from regard.text.specials import BOS, EOS
-from regard.training.word2vec.steps import VectorSteps
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
 WORDS = 400

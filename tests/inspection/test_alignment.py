@@ -14,7 +14,7 @@ from regard.data.readers.pairs import Pair
 from regard.decoding.settings import TARGET
 from regard.decoding.text_model import TextModel
 from regard.errors import RegardError
-from regard.inspection.alignment import Heads, Watched, cut, watched, watched_pair
+from regard.inspection.alignment import Heads, PairAttention, cut, watched, watched_pair
 from regard.metrics.alignment_errors import Gold, Tally, compare, gold_of, read_gold
 from regard.models.protocol import Memory
 from regard.text.learning import learn
@@ -103,7 +103,7 @@ def test_heads_are_chosen_as_asked_and_by_default_are_those_of_translations():
     ):
         with pytest.raises(RegardError, match=said):
             look.by(heads)
-    only = Watched(look.source, look.target, look.attention[1:])
+    only = PairAttention(look.source, look.target, look.attention[1:])
     assert only.by(Heads(head=1)).links == look.by(Heads(1, 1)).links
 
 
@@ -149,7 +149,7 @@ def test_words_get_the_mean_of_their_rows_and_the_sum_of_their_columns(
     assert [one.units for one in cuts] == [source, target]
     shape = len(cuts[1].ids), len(cuts[0].ids)
     seen = torch.rand(shape, generator=torch.Generator().manual_seed(seed)).softmax(-1)
-    found = Watched(*cuts, seen[None, None]).by(Heads())
+    found = PairAttention(*cuts, seen[None, None]).by(Heads())
     read, written = (places(tokenizer, text) for text in texts)
     for i, row in enumerate(found.matrix.tolist()):
         mine = [at for at, word in enumerate(written) if word == i]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from regard.errors import RegardError
-from regard.inspection.curves import Curve, Run, limits, names, plot, smooth
+from regard.inspection.curves import Curve, RunCurves, limits, names, plot, smooth
 from regard.storage.event_log import LOG, Log
 
 NOTHING = Curve(np.array([]), np.array([]))
@@ -36,7 +36,7 @@ def texts(path):
 def run(losses, validations=()):
     steps = np.arange(len(losses), dtype=float)
     checks = np.array(validations, dtype=float)
-    return Run(
+    return RunCurves(
         "a", Curve(steps, np.array(losses)), Curve(steps[: len(checks)], checks), NOTHING, NOTHING
     )
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import regard.interchange.arpa
 from regard.errors import RegardError
 from regard.interchange.arpa import read_arpa, write_arpa
-from regard.interchange.columns import Block
+from regard.interchange.columns import LineBlock
 from regard.models.counting.estimate import estimate, smoothing
 
 UNKNOWN, BEGIN, END = 0, 1, 2
@@ -256,7 +256,7 @@ def test_scores_that_are_no_probabilities_are_not_written(tmp_path):
 )
 def test_numbers_are_read_as_python_reads_them(spelled):
     text = np.frombuffer("".join(f"x {word} y\n" for word in spelled).encode(), np.uint8)
-    block = Block.of(text, np.flatnonzero(text == ord("\n")) + 1)
+    block = LineBlock.of(text, np.flatnonzero(text == ord("\n")) + 1)
     assert block.fields.tolist() == [3] * len(spelled)
     assert [word.decode() for word in block.texts(block.first + 1)] == spelled
     for word, found in zip(spelled, block.numbers(block.first + 1), strict=True):

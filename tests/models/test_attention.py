@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
+from regard.models.kernels.attention import any_shape
 from regard.models.masks import (
     Causal,
     Dense,
@@ -28,7 +29,6 @@ from regard.models.transformer.attention import (
     Dot,
     KeysValues,
     ScaledDot,
-    any_shape,
 )
 
 CPU = torch.device("cpu")

@@ -1,6 +1,6 @@
 """Recurrent cells against torch's own, against their equations, and each row against itself alone.
 
-`step` is written out and `run` calls kernels, so that each is a reference for the other too.
+`step` is written out and a call takes kernels, so that each is a reference for the other too.
 """
 
 import math
@@ -63,7 +63,7 @@ def run(cells, x, held, counts=None):
     """Layers on top of one another."""
     after = []
     for cell, before in zip(cells, held, strict=True):
-        x, end = cell.run(x, before, counts)
+        x, end = cell(x, before, counts)
         after.append(end)
     return x, after
 
@@ -138,7 +138,7 @@ def test_rows_of_different_lengths_are_as_if_each_ran_alone(name: str, counts: l
 def test_another_matrix_may_stand_in_for_the_recurrent_one(name: str):
     cells, (other,) = stack(name), stack(name)
     x, (held,) = inputs(ROWS, 1), begun(cells)
-    y, after = cells[0].run(x, held, recurrent=other.recurrent)
+    y, after = cells[0](x, held, recurrent=other.recurrent)
     stepped = cells[0].step(x[:, 0], held, other.recurrent)
     assert_same(y[:, 0], stepped[0])
     cells[0].recurrent.copy_(other.recurrent)

@@ -9,11 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.errors import RegardError
+from regard.fields import rules
 from regard.models.construction import build
-from regard.models.transformer.config import LARGEST, RotaryScaling, TransformerConfig
+from regard.models.transformer.config import RotaryScaling, TransformerConfig
 from regard.models.transformer.positions import SCHEMES
 from regard.models.transformer.presets import SIZES, preset
 
+LARGEST = {
+    name: rule.range.most
+    for name, rule in rules(TransformerConfig).items()
+    if rule.kind is int and rule.range
+}
 # One wrong setting (with what it needs around it), and what the message must say about it.
 WRONG: dict[str, tuple[dict, str]] = {
     "kind": ({"kind": "decodr"}, "kind cannot be 'decodr'; did you mean 'decoder'?"),
@@ -23,23 +29,29 @@ WRONG: dict[str, tuple[dict, str]] = {
     "positions": ({"positions": "rotery"}, "positions cannot be 'rotery'; did you mean 'rotary'?"),
     "head": ({"head": "linea"}, "head cannot be 'linea'; did you mean 'linear'?"),
     "initialisation": ({"initialisation": "fanin"}, "did you mean 'fan-in'?"),
-    "vocabulary": ({"vocabulary": 0}, "vocabulary must be at least 1, not 0"),
-    "context": ({"context": -5}, "context must be at least 1, not -5"),
-    "layers": ({"layers": 0}, "layers must be at least 1, not 0"),
-    "width": ({"width": -12}, "width must be at least 1, not -12"),
-    "heads": ({"heads": 0}, "heads must be at least 1, not 0"),
-    "hidden": ({"hidden": 0}, "hidden must be at least 1, not 0"),
-    "source_vocabulary": ({"source_vocabulary": -1}, "source_vocabulary must not be negative"),
-    "encoder_layers": ({"encoder_layers": -1}, "encoder_layers must not be negative"),
-    "kv_heads": ({"kv_heads": -1}, "kv_heads must not be negative"),
-    "head_width": ({"head_width": -1}, "head_width must not be negative"),
-    "segments": ({"segments": -1}, "segments must not be negative"),
+    "vocabulary": (
+        {"vocabulary": 0},
+        "vocabulary must be a whole number from 1 to 67,108,864, not 0",
+    ),
+    "context": ({"context": -5}, "context must be a whole number from 1 to 67,108,864, not -5"),
+    "layers": ({"layers": 0}, "layers must be a whole number from 1 to 1,024, not 0"),
+    "width": ({"width": -12}, "width must be a whole number from 1 to 1,048,576, not -12"),
+    "heads": ({"heads": 0}, "heads must be a whole number from 1 to 16,384, not 0"),
+    "hidden": ({"hidden": 0}, "hidden must be a whole number from 1 to 4,194,304, not 0"),
+    "source_vocabulary": (
+        {"source_vocabulary": -1},
+        "source_vocabulary must be a whole number from 0 to",
+    ),
+    "encoder_layers": ({"encoder_layers": -1}, "encoder_layers must be a whole number from 0 to"),
+    "kv_heads": ({"kv_heads": -1}, "kv_heads must be a whole number from 0 to"),
+    "head_width": ({"head_width": -1}, "head_width must be a whole number from 0 to"),
+    "segments": ({"segments": -1}, "segments must be a whole number from 0 to"),
     "dropout": ({"dropout": 1.0}, "dropout must be in [0, 1), not 1.0"),
     "attention_dropout": ({"attention_dropout": -0.1}, "attention_dropout must be in [0, 1)"),
     "activation_dropout": ({"activation_dropout": 1.5}, "activation_dropout must be in [0, 1)"),
     "no number": ({"dropout": float("nan")}, "dropout must be in [0, 1), not nan"),
-    "norm_epsilon": ({"norm_epsilon": 0.0}, "norm_epsilon must be positive, not 0.0"),
-    "rotary_base": ({"rotary_base": -1.0}, "rotary_base must be positive, not -1.0"),
+    "norm_epsilon": ({"norm_epsilon": 0.0}, "norm_epsilon must be a number above 0, not 0.0"),
+    "rotary_base": ({"rotary_base": -1.0}, "rotary_base must be a number above 0, not -1.0"),
     "relative_buckets": ({"relative_buckets": 2}, "relative_buckets (2) must be at least 4"),
     "relative_distance": ({"relative_distance": 32}, "below relative_distance (32)"),
     "heads and width": ({"heads": 7}, "7 heads do not divide width 768"),
@@ -108,7 +120,12 @@ def test_rotary_scaling_reports_all_that_is_wrong_at_once():
         RotaryScaling("llama4", factor=0.5, low=4, high=4, original_context=0)
     message = str(caught.value)
     assert message.startswith("rotary scaling: 4 problems")
-    for said in ("did you mean 'llama3'?", "not 0.5", "low 4 must be below high 4", "positive"):
+    for said in (
+        "did you mean 'llama3'?",
+        "not 0.5",
+        "low 4 must be below high 4",
+        "original_context must be",
+    ):
         assert said in message
 
 
@@ -131,8 +148,10 @@ def test_a_setting_of_a_wrong_type_is_named(changes: dict):
 
 @pytest.mark.parametrize("name", sorted(LARGEST))
 def test_an_absurdly_large_setting_is_named(name: str):
-    problems = refused(kind="encoder-decoder", **{name: LARGEST[name] + 1})
-    assert any(p == f"{name} must be at most {LARGEST[name]:,}" for p in problems)
+    most = LARGEST[name]
+    problems = refused(kind="encoder-decoder", **{name: most + 1})
+    assert any(f"{name} must be a whole number from" in p and f"to {most:,}" in p for p in problems)
+    assert any("a number of thousands of digits" in p for p in refused(**{name: 10**5000}))
 
 
 @pytest.mark.parametrize("name", ["norm_epsilon", "rotary_base"])

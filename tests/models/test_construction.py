@@ -9,8 +9,8 @@ from torch import nn
 
 import regard
 from regard.errors import RegardError
-from regard.families.registry import all_presets
 from regard.models.construction import made_on
+from regard.models.registry import all_presets
 from regard.models.transformer.presets import SIZES
 
 NAMES = [*all_presets(), *(name for name in SIZES if "tiny" in name)]

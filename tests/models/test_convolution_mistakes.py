@@ -14,10 +14,10 @@ from tiny_recurrent import memory_of
 from tiny_recurrent import tiny as recurrent
 
 from regard.errors import RegardError
-from regard.families.registry import named
 from regard.models.construction import build
 from regard.models.convolution.config import ConvolutionConfig
 from regard.models.masks import Causal
+from regard.models.registry import named
 
 LM, PAIR = "text cycle", "pairs grown"
 

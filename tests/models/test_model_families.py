@@ -4,7 +4,7 @@ import pytest
 
 import regard
 from regard.errors import RegardError
-from regard.families.registry import FAMILIES, all_presets, find, named, names, presets, settings_of
+from regard.models.registry import FAMILIES, all_presets, find, named, names, presets, settings_of
 
 
 def test_every_model_says_what_it_is_and_no_two_have_one_name():

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regard.errors import RegardError
-from regard.models.counting.estimate import kneser_ney
+from regard.models.counting.estimate import estimate
 from regard.models.counting.model import NGram
 
 UNKNOWN, BEGIN, END, VOCABULARY = 0, 1, 2, 9
@@ -18,7 +18,7 @@ def model(order: int, seed: int = 0) -> NGram:
     rng = np.random.default_rng(seed)
     texts = [(3 + rng.zipf(1.5, rng.integers(1, 8)) % 5).tolist() for _ in range(60)]
     ids = np.array([token for words in texts for token in (BEGIN, *words, END)])
-    return NGram.of(kneser_ney(ids, order, VOCABULARY, BEGIN))
+    return NGram.of(estimate(ids, order, VOCABULARY, BEGIN))
 
 
 @pytest.mark.parametrize("order", [1, 2, 3, 5])

@@ -11,10 +11,10 @@ from tiny_models import tiny as transformer
 from tiny_recurrent import memory_of, tiny
 
 from regard.errors import RegardError
-from regard.families.registry import named
 from regard.models.construction import build
 from regard.models.masks import Causal
 from regard.models.recurrent.config import RecurrentConfig
+from regard.models.registry import named
 
 LM, PLAIN, LUONG = "lstm", "gru none both 1", "lstm general fed both 2"
 

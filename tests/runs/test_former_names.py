@@ -7,9 +7,9 @@ import pytest
 import tomli_w
 
 from regard.errors import RegardError
-from regard.families.registry import names, settings_of
 from regard.families.settings import FORMER, Settings
 from regard.models.config import ModelConfig
+from regard.models.registry import names, settings_of
 from regard.runs import recipes
 from regard.runs.resuming import begun, check_begun
 from regard.runs.stored_run import RUN, TOKENIZER, _digest, write_run

@@ -26,7 +26,6 @@ from regard.runs.resuming import (
     check_place,
     flat,
     noted,
-    steps_of,
     to_go_on_from,
 )
 from regard.training.checkpoints.reading import Checkpoint, Place, sound
@@ -334,12 +333,12 @@ def test_a_checkpoint_that_says_nonsense_about_its_settings_is_refused(tmp_path,
     found = stored(tmp_path, {**now, "settings": settings})
     with pytest.raises(RegardError, match="does not fit its run"):
         check_place(found, now)
-    assert steps_of(found, 7) == 7
+    assert found.steps(7) == 7
 
 
 def test_a_checkpoint_knows_how_many_steps_its_run_was_to_have(tmp_path):
-    assert steps_of(stored(tmp_path, about(said("training.steps=70"))), 7) == 70
-    assert steps_of(stored(tmp_path, {}), 7) == 7
+    assert stored(tmp_path, about(said("training.steps=70"))).steps(7) == 70
+    assert stored(tmp_path, {}).steps(7) == 7
     assert STEPS == "training.steps"
 
 

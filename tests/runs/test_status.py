@@ -1,12 +1,13 @@
 """How a run stands is told from little of what is on disk, and damage is told, not fatal."""
 
 import errno
-import io
 import json
+import math
 import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -14,10 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.runs import status as module
-from regard.runs.status import state, states
-from regard.storage import event_log
-from regard.storage.event_log import LOG
+from regard.runs.status import ENDS, state, states
+from regard.storage import event_log, status_file
+from regard.storage.event_log import LOG, STATUS, Log
 from regard.storage.lock import LOCK, Lock
+from regard.storage.status_file import StatusFile
 
 TOML = """
 [versions]
@@ -228,45 +230,237 @@ def test_a_torn_last_line_is_passed_over_wherever_it_was_torn(tmp_path):
         assert found.step == (900 if cut <= 1 else 300)
 
 
-@given(st.lists(st.integers(0, 40), min_size=1, max_size=30), st.integers(1, 50))
-def test_lines_come_backwards_whole_however_they_lie_in_the_blocks(tmp_path_factory, sizes, block):
-    path = tmp_path_factory.getbasetemp() / "lines"
-    content = b"\n".join(bytes([97 + i % 26]) * size for i, size in enumerate(sizes))
-    path.write_bytes(content)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "BLOCK", block)
-        assert list(module._backwards(path)) == content.split(b"\n")[::-1]
-        patch.setattr(module, "MOST", 37)
-        found = list(module._backwards(path))
-        wanted = content.split(b"\n") if len(content) <= 37 else content[-37:].split(b"\n")[1:]
-        assert found == wanted[::-1]
-
-
-def test_only_the_end_of_a_long_log_is_read_and_more_only_to_find_the_best(tmp_path, monkeypatch):
-    write(tmp_path, START)
+def test_only_the_end_of_a_long_log_is_read(tmp_path):
+    write(tmp_path)
     many = lines(*(step(300 + i) for i in range(1000)))
-    read = []
-    real = module._backwards
-
-    def counted(path):
-        for line in real(path):
-            read.append(len(line))
-            yield line
-
-    monkeypatch.setattr(module, "_backwards", counted)
-    (tmp_path / LOG).write_bytes(lines(validation(10, 3.0)) + many * 100 + lines(*SOME))
-    assert (state(tmp_path).best_loss, sum(read) < 1000) == (2.5, True)
-    read.clear()
-    (tmp_path / LOG).write_bytes(many + lines(end(900, "finished", "inf", 0)))
-    assert (state(tmp_path).best_loss, sum(read) < 1000) == (None, True)
     (tmp_path / LOG).write_bytes(lines(validation(10, 3.0)) + many)
     assert state(tmp_path).best_loss == 3.0
-    read.clear()
-    (tmp_path / LOG).write_bytes(lines(validation(10, 3.0)) + many * 200)
-    assert (tmp_path / LOG).stat().st_size > module.MOST
+    (tmp_path / LOG).write_bytes(lines(validation(10, 3.0)) + many * 100)
+    assert (tmp_path / LOG).stat().st_size > status_file.TAIL
     found = state(tmp_path)
     assert (found.best_loss, found.step, found.word) == (None, 1299, "killed")
-    assert sum(read) <= module.MOST
+    with (tmp_path / LOG).open("ab") as file:
+        file.write(lines(validation(1300, 2.5), end(1300, "finished", 2.5, 1300)))
+    found = state(tmp_path)
+    assert (found.best_loss, found.step, found.word) == (2.5, 1300, "finished")
+
+
+@pytest.mark.parametrize("extra", [-1, 0, 1])
+def test_a_line_of_any_length_at_the_border_of_what_is_read_is_passed_over(tmp_path, extra):
+    write(tmp_path)
+    long = b'{"event": "sample", "step": 5, "text": "' + b"x" * (status_file.TAIL // 2) + b'"}\n'
+    last = lines(step(7))
+    first = b" " * (status_file.TAIL - len(long) - len(last) - 1 + extra) + b"\n"
+    (tmp_path / LOG).write_bytes(lines(validation(3, 2.0)) + first + long + last)
+    found = state(tmp_path)
+    assert (found.word, found.reason, found.step) == ("killed", "", 7)
+
+
+# status.json
+
+
+def logged(folder, events, every=0.0):
+    """A log with its status.json, as training writes them; the content of both after each event."""
+    log, seen = Log(folder), []
+    kept = StatusFile(log)
+    for event in events:
+        log.write(event)
+        kept._due = time.monotonic() + every if every else 0.0
+        kept.write(event)
+        status = folder / STATUS
+        seen.append(((folder / LOG).read_bytes(), status.exists() and status.read_bytes()))
+    log.close()
+    kept.close()
+    return seen
+
+
+def best_of(events):
+    """The last best that training did not go back behind later, looked for from the end."""
+    reach = math.inf
+    for event in reversed(events):
+        if event["event"] in ("back", "resume"):
+            reach = min(reach, event.get("to", event["step"]))
+        elif event["event"] == "end" and not event["best_step"]:
+            return None, None
+        elif event["event"] == "end" and event["best_step"] <= reach:
+            return event["best_loss"], event["best_step"]
+        elif event.get("best") and event["step"] <= reach:
+            return event["loss"], event["step"]
+    return None, None
+
+
+steps = st.integers(1, 9)
+some_events = st.one_of(
+    steps.map(step),
+    st.builds(validation, steps, st.floats(1, 9), st.booleans()),
+    steps.map(lambda to: {"event": "back", "step": 9, "to": to}),
+    steps.map(lambda to: {"event": "resume", "step": to}),
+    st.builds(end, steps, st.sampled_from(list(ENDS)), st.floats(1, 9), st.integers(0, 9)),
+    st.just(START),
+)
+
+
+@given(st.lists(some_events, min_size=1, max_size=12), st.randoms(), st.booleans())
+def test_a_status_file_of_any_moment_tells_what_the_whole_log_does(
+    tmp_path_factory, events, rng, slow
+):
+    """A kill may come between a line and the file, and steps are not all written down."""
+    folder = tmp_path_factory.mktemp("any") / "run"
+    write(folder)
+    seen = logged(folder, events, every=100.0 if slow else 0.0)
+    now = rng.randrange(len(events))
+    (folder / LOG).write_bytes(seen[now][0])
+    status = rng.choice(seen)[1]  # a later one too: the log was cut off by a power cut
+    if status:
+        (folder / STATUS).write_bytes(status)
+    found = state(folder)
+    (folder / STATUS).unlink(missing_ok=True)
+    alone = state(folder)
+    assert (found.word, found.step, found.best_loss) == (alone.word, alone.step, alone.best_loss)
+    last = events[now]
+    assert found.word == (last["reason"] if last["event"] == "end" else "killed")
+    assert (found.best_loss, found.best_step) == best_of(events[: now + 1])
+
+
+def test_of_a_long_log_with_a_status_file_only_the_last_lines_are_read(tmp_path, monkeypatch):
+    write(tmp_path)
+    many = lines(*(step(300 + i) for i in range(1000))) * 100
+    (tmp_path / LOG).write_bytes(lines(START, validation(10, 3.0)))
+    kept = StatusFile(log := Log(tmp_path))
+    log.close()
+    (tmp_path / LOG).write_bytes(lines(START, validation(10, 3.0)) + many)
+    log = kept.log = Log(tmp_path)
+    for event in (step(1300), {**step(1301), "event": "checkpoint"}):
+        log.write(event)
+        kept.write(event)
+    log.close()
+    read = []
+    real = status_file.parsed
+    monkeypatch.setattr(status_file, "parsed", lambda line: read.append(len(line)) or real(line))
+    found = state(tmp_path)
+    assert (found.best_loss, found.best_step, found.step) == (3.0, 10, 1301)
+    assert sum(read) < 1000
+
+
+def test_a_status_file_is_plain_and_tells_people_how_a_run_stands(tmp_path):
+    logged(tmp_path, (*SOME, end(350, "failed", message="the loss is \x1b\ud800 nan")))
+    found = json.loads((tmp_path / STATUS).read_text("ascii"))
+    assert found.pop("log") == len(lines(*SOME))
+    assert found == {
+        "word": "failed",
+        "message": "the loss is \x1b\ud800 nan",
+        "step": 350,
+        "steps": 900,
+        "model": "regard-4",
+        "bests": [[200, 2.5, None]],
+    }
+    assert os.listdir(tmp_path).count(STATUS) == 1
+    assert not [name for name in os.listdir(tmp_path) if name.endswith(".partial")]
+
+
+def test_a_log_that_is_cut_off_to_go_on_has_no_status_file_of_what_was_there(tmp_path):
+    logged(write(tmp_path), SOME)
+    Log(tmp_path, len(lines(*SOME[:2]))).close()
+    assert not (tmp_path / STATUS).exists()
+    assert (state(tmp_path).step, state(tmp_path).best_loss) == (100, None)
+
+
+def test_another_folder_in_the_place_of_one_that_was_moved_gets_no_status_file(tmp_path):
+    log = Log(tmp_path / "run")
+    kept = StatusFile(log)
+    (tmp_path / "run").rename(tmp_path / "moved")
+    write(tmp_path / "run", *SOME)
+    log.write(START)
+    kept.write(START)
+    log.close()
+    assert sorted(os.listdir(tmp_path / "run")) == [LOG, "run.toml"]
+
+
+def test_a_full_disk_leaves_the_status_file_of_before(tmp_path, monkeypatch):
+    write(tmp_path)
+    log = Log(tmp_path)
+    kept = StatusFile(log)
+    log.write(START)
+    kept.write(START)
+    before = (tmp_path / STATUS).read_bytes()
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", full)
+        log.write(end(5, "finished"))
+        kept.write(end(5, "finished"))
+    log.close()
+    assert (tmp_path / STATUS).read_bytes() == before
+    assert state(tmp_path).word == "finished"
+    assert sorted(os.listdir(tmp_path)) == [LOG, "run.toml", STATUS]
+
+
+GOOD = {"word": "finished", "message": "", "step": 900, "steps": 900, "model": "m", "bests": []}
+BEFORE = len(lines(*SOME[:4]))  # where the last line begins
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{torn",
+        b"\0" * 500,
+        b"\xff\xfe",
+        b"[" * 50000,
+        b'{"log":' * 50 + b"1" + b"}" * 50,
+        b"[1]",
+        b"null",
+        b" " * (1 << 17),
+        json.dumps({"log": BEFORE}).encode(),
+        json.dumps({**GOOD, "log": BEFORE + 1}).encode(),  # of another log
+        json.dumps({**GOOD, "log": 1 << 70}).encode(),
+        json.dumps({**GOOD, "log": -5}).encode(),
+        json.dumps({**GOOD, "log": True}).encode(),
+        json.dumps({**GOOD, "log": BEFORE, "bests": 5}).encode(),
+        json.dumps({**GOOD, "log": BEFORE, "bests": [5]}).encode(),
+        json.dumps({**GOOD, "log": BEFORE, "bests": [[1, 2, 3, 4]]}).encode(),
+        json.dumps({**GOOD, "log": BEFORE, "bests": [[[], {}, "x"], [200, 2.5, 9]]}).encode(),
+        json.dumps({**GOOD, "log": BEFORE, "bests": [[200, 2.5, 9]], "step": "x"}).encode(),
+        json.dumps({**GOOD, "log": BEFORE, "bests": [[200, 2.5, 9]], "model": "\x1b[2J"}).encode(),
+    ],
+)
+def test_a_status_file_that_is_damaged_foreign_or_lies_changes_nothing(tmp_path, content):
+    """Above all not the word: an unfinished run is none that has finished."""
+    write(tmp_path, *SOME)
+    (tmp_path / STATUS).write_bytes(content)
+    found = state(tmp_path)
+    assert (found.word, found.step, found.best_loss) == ("killed", 300, 2.5)
+    assert (found.model, found.steps) == ("regard-4", 900)
+
+
+def test_a_status_file_that_is_no_file_changes_nothing_and_waits_for_nobody(tmp_path):
+    make = {
+        "folder": Path.mkdir,
+        "pipe": os.mkfifo,
+        "nowhere": lambda path: path.symlink_to("nowhere"),
+        "circle": lambda path: path.symlink_to(path),
+    }
+    for name, made in make.items():
+        folder = write(tmp_path / name, *SOME)
+        made(folder / STATUS)
+        assert (state(folder).word, state(folder).best_loss) == ("killed", 2.5)
+        log = Log(folder)
+        StatusFile(log).write(step(301))  # which may take its place, or not
+        log.close()
+
+
+def test_a_log_that_begins_anew_is_not_told_by_the_status_file_of_before(tmp_path):
+    logged(write(tmp_path), (*SOME, end(900, "finished")))
+    status = (tmp_path / STATUS).read_bytes()
+    for events in ((), (START,), (START, step(1))):
+        write(tmp_path, *events)
+        (tmp_path / LOG).write_bytes(lines(*events))
+        (tmp_path / STATUS).write_bytes(status)
+        found = state(tmp_path)
+        assert found.word == ("killed" if events else "not begun")
+        assert (found.best_loss, found.step) == (None, 1 if len(events) > 1 else 0)
 
 
 HOSTILE = """
@@ -283,7 +477,7 @@ print(grown)
 
 @pytest.mark.parametrize(
     ("name", "words"),
-    [(LOG, "too long to be an event"), ("run.toml", "too large to be a run's")],
+    [(LOG, "too long to be an event"), ("run.toml", "more than the 4.2 MB it may have")],
 )
 def test_a_line_or_a_file_without_end_is_not_loaded(tmp_path, name, words):
     write(tmp_path, *SOME)
@@ -369,14 +563,14 @@ def test_settings_that_have_no_name_for_a_moment_are_no_damage(tmp_path, monkeyp
 @pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.EACCES, errno.EMFILE])
 def test_a_disk_that_does_not_answer_is_no_damage(tmp_path, monkeypatch, name, number):
     write(tmp_path, *SOME, checkpoints=[3])
-    plain = io.open
+    plain = os.open
 
     def away(path, *values, **named):
         if Path(path).name == name:
             raise OSError(number, os.strerror(number), str(path))
         return plain(path, *values, **named)
 
-    monkeypatch.setattr(io, "open", away)
+    monkeypatch.setattr(os, "open", away)
     found = state(tmp_path)
     assert (found.word, found.checkpoints) == ("unreadable", (3,))
     assert found.reason == f"cannot read {tmp_path / name}: {os.strerror(number)}"

@@ -11,8 +11,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from regard.errors import RegardError
-from regard.storage import TensorFolder, verified, verify, write_safetensors
-from regard.storage.tensors import BLANK, _seal
+from regard.storage.tensors import BLANK, TensorFolder, _seal, verified, verify, write_safetensors
 
 TENSORS = {
     "a": torch.arange(6.0).reshape(2, 3),

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.errors import RegardError
-from regard.storage import LineReader, parse_line
+from regard.storage import parse_line
+from regard.storage.line_reader import LineReader
 from regard.storage.reading import VALUES
 
 BYTES = st.lists(st.sampled_from([b"a", b"b", b"\n", b"\r", b"\0"]), max_size=40).map(b"".join)

@@ -5,7 +5,8 @@ import os
 import pytest
 
 from regard.errors import RegardError
-from regard.storage import read_json, verify, write_json
+from regard.storage import read_json, write_json
+from regard.storage.tensors import verify
 
 
 def test_what_is_no_regular_file_is_not_waited_for(tmp_path):

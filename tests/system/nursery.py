@@ -117,6 +117,8 @@ def _prepare() -> None:
     import regard.cli
     from regard.training import throughput
 
+    for command in regard.cli.COMMANDS.values():
+        command.load()
     with contextlib.redirect_stdout(io.StringIO()):  # what parses and prints imports more
         regard.cli.main(["recipes"])
     throughput._fastest_product = lambda device, kind: 1e11  # else half a second for each child

@@ -12,7 +12,7 @@ import regard
 
 SOURCE = Path(regard.__file__).parent
 # Who starts a process, and what for: an image decoder, and the other half of word2vec's work.
-STARTERS = {"data/feeds/images.py", "training/word2vec/processes.py"}
+STARTERS = {"data/feeds/images.py", "families/word_vectors/processes.py"}
 PROCESSES = ("subprocess", "multiprocessing", "concurrent.futures.process", "pty")
 STARTS = tuple(f"os.{n}" for n in ("system", "popen", "fork", "exec", "spawn", "posix_spawn"))
 # Names that Regard or what it uses imports, some of them while a command runs.

@@ -10,8 +10,8 @@ import torch
 
 from regard.cli import main
 from regard.runs.status import state
-from regard.storage import TensorFolder
 from regard.storage.event_log import read
+from regard.storage.tensors import TensorFolder
 from regard.training.checkpoints.reading import sound, stored_steps
 
 RUNS = sorted(Path(__file__).parents[1].glob("fixtures/run-*"))

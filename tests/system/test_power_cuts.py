@@ -21,7 +21,8 @@ from regard import load
 from regard.errors import RegardError
 from regard.runs.status import states
 from regard.runs.stored_run import open_run
-from regard.storage import TensorFolder, event_log
+from regard.storage import event_log
+from regard.storage.tensors import TensorFolder
 from regard.training.checkpoints.reading import Checkpoint, stored_steps
 
 SEEDS = int(os.environ.get("REGARD_SEEDS", "2"))

@@ -12,8 +12,9 @@ from regard.data.batch import padded
 from regard.data.builtin import tasks
 from regard.data.feeds.stream import ContinuedTextFeed
 from regard.data.readers.pairs import EncodedPairs, Pair, encode_pairs
+from regard.metrics.scores import Bucket, by_length
 from regard.runs.stored_run import Run, open_run
-from regard.training.validation import Bucket, at_rest, by_length, translations
+from regard.training.validation import at_rest, translations
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,8 @@ from pathlib import Path
 from nursery import Nursery
 
 from regard.data.builtin.scenes import write_folder
-from regard.storage import TensorFolder, event_log
+from regard.storage import event_log
+from regard.storage.tensors import TensorFolder
 from regard.training.checkpoints.reading import Checkpoint, stored_steps
 
 STEPS = 24

@@ -10,7 +10,7 @@ from learned_tokenizers import BPE, hard_texts, library, tokenizer
 
 from regard.errors import RegardError
 from regard.text.bytelevel import CHARACTERS
-from regard.text.dropout import Dropout
+from regard.text.dropout import BPEDropout
 from regard.text.specials import SPECIALS
 from regard.text.tokenizer import Tokenizer
 from regard.text.vocabulary import Vocabulary
@@ -25,14 +25,14 @@ def rng(seed: int = 0) -> np.random.Generator:
 @pytest.mark.parametrize("name", BPE)
 @given(text=hard_texts, rate=rates, seed=seeds)
 def test_the_text_comes_back(name, text, rate, seed):
-    ids = Dropout(tokenizer(name), rate).encode(text, rng(seed))
+    ids = BPEDropout(tokenizer(name), rate).encode(text, rng(seed))
     assert ids.dtype == np.uint32
     assert tokenizer(name).decode(ids) == text
 
 
 @given(data=st.binary(), seed=seeds)
 def test_every_sequence_of_bytes_comes_back(data, seed):
-    ids = Dropout(tokenizer("bpe"), 0.3).encode(data, rng(seed))
+    ids = BPEDropout(tokenizer("bpe"), 0.3).encode(data, rng(seed))
     assert tokenizer("bpe").decode_bytes(ids) == data
 
 
@@ -40,19 +40,19 @@ def test_every_sequence_of_bytes_comes_back(data, seed):
 @given(text=hard_texts)
 def test_without_dropping_the_tokens_are_the_usual(name, text):
     expected = tokenizer(name).encode(text).tolist()
-    assert Dropout(tokenizer(name), 0.0).encode(text, rng()).tolist() == expected
+    assert BPEDropout(tokenizer(name), 0.0).encode(text, rng()).tolist() == expected
     # And so is what our own merging does when no coin falls: the smallest rate there is.
-    assert Dropout(tokenizer(name), 5e-324).encode(text, rng()).tolist() == expected
+    assert BPEDropout(tokenizer(name), 5e-324).encode(text, rng()).tolist() == expected
 
 
 def test_dropping_everything_leaves_bytes():
-    ids = Dropout(tokenizer("bpe"), 1.0).encode("the return é", rng())
+    ids = BPEDropout(tokenizer("bpe"), 1.0).encode("the return é", rng())
     assert ids.tolist() == tokenizer("byte").encode("the return é").tolist()
 
 
 def test_the_same_generator_gives_the_same_tokens_whatever_was_encoded_before():
     text = library()[:5000]
-    fresh, used = Dropout(tokenizer("bpe"), 0.2), Dropout(tokenizer("bpe"), 0.2)
+    fresh, used = BPEDropout(tokenizer("bpe"), 0.2), BPEDropout(tokenizer("bpe"), 0.2)
     used.encode(text[1000:], rng(5))
     found = fresh.encode(text, rng(1))
     assert np.array_equal(found, used.encode(text, rng(1)))
@@ -61,11 +61,13 @@ def test_the_same_generator_gives_the_same_tokens_whatever_was_encoded_before():
 
 def test_more_dropping_gives_more_tokens():
     text = library()[:20_000]
-    counts = [len(Dropout(tokenizer("bpe"), rate).encode(text, rng())) for rate in (0, 0.1, 0.5, 1)]
+    counts = [
+        len(BPEDropout(tokenizer("bpe"), rate).encode(text, rng())) for rate in (0, 0.1, 0.5, 1)
+    ]
     assert counts == sorted(set(counts))
 
 
-def by_definition(word: str, dropout: Dropout, draw: np.random.Generator) -> tuple[int, ...]:
+def by_definition(word: str, dropout: BPEDropout, draw: np.random.Generator) -> tuple[int, ...]:
     """A word's tokens as the paper has it: toss for every merge, do the best that is left."""
     symbols = [dropout.ids[character] for character in word]
     while True:
@@ -85,7 +87,9 @@ def by_definition(word: str, dropout: Dropout, draw: np.random.Generator) -> tup
 def test_each_way_to_cut_a_word_is_as_likely_as_by_the_definition(rate):
     merges = (("a", "b"), ("b", "c"), ("ab", "c"))
     formed = tuple(left + right for left, right in merges)
-    dropout = Dropout(Tokenizer(Vocabulary("bpe", (*SPECIALS, *CHARACTERS, *formed), merges)), rate)
+    dropout = BPEDropout(
+        Tokenizer(Vocabulary("bpe", (*SPECIALS, *CHARACTERS, *formed), merges)), rate
+    )
     words, ours, theirs = 20_000, rng(1), rng(2)
     found = Counter(tuple(dropout.encode("abcab", ours).tolist()) for _ in range(words))
     expected = Counter(by_definition("abcab", dropout, theirs) for _ in range(words))
@@ -98,7 +102,7 @@ def test_each_way_to_cut_a_word_is_as_likely_as_by_the_definition(rate):
 
 def test_a_word_without_end_is_merged_too():
     text = "ab" * 20_000
-    ids = Dropout(tokenizer("bpe-letters"), 0.1).encode(text, rng())
+    ids = BPEDropout(tokenizer("bpe-letters"), 0.1).encode(text, rng())
     assert tokenizer("bpe-letters").decode(ids) == text
     assert len(ids) < len(text) / 4
 
@@ -106,10 +110,10 @@ def test_a_word_without_end_is_merged_too():
 @pytest.mark.parametrize("name", ["byte", "char", "word"])
 def test_other_kinds_are_refused(name):
     with pytest.raises(RegardError, match=f"needs a tokenizer of kind bpe, not {name}"):
-        Dropout(tokenizer(name), 0.1)
+        BPEDropout(tokenizer(name), 0.1)
 
 
 @pytest.mark.parametrize("rate", [-0.1, 1.1, float("nan")])
 def test_a_rate_that_is_no_probability_is_refused(rate):
     with pytest.raises(RegardError, match="must be from 0 to 1"):
-        Dropout(tokenizer("bpe"), rate)
+        BPEDropout(tokenizer("bpe"), rate)

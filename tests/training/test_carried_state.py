@@ -155,9 +155,9 @@ def test_steps_are_one_long_pass_whose_gradient_is_cut(tmp_path, cell, rows):
 def test_rows_begin_an_epoch_with_nothing_and_go_on_with_what_they_had(tmp_path):
     job = carrying(tmp_path, steps=2 * STEPS, rows=100)
     loop = Loop(job)
-    loop.answer = Asked(loop.answer)
+    loop.step.answer = Asked(loop.step.answer)
     loop.run()
-    begun = loop.answer.begun
+    begun = loop.step.answer.begun
     assert len(begun) == 2 * STEPS
     for place, tensors in enumerate(begun):
         fresh = place % STEPS == 0
@@ -336,7 +336,7 @@ def test_stepping_back_forgets_what_rows_remember_and_goes_on(tmp_path, step):
     how = {"on_fault": "back", "rows": 100, "steps": 10, "checkpoint_every": 3}
     how |= {"validate_every": 100}
     job, back = carrying(tmp_path / "whole", **how), (step - 1) // 3 * 3
-    begun = faulty(job, step).answer.begun
+    begun = faulty(job, step).step.answer.begun
     (event,) = job.sink.of("back")
     assert (event["step"], event["to"], event["turn"]) == (step, back, 1)
     assert len(begun) == step + 10 - back
@@ -366,7 +366,7 @@ def test_stepping_back_forgets_what_rows_remember_and_goes_on(tmp_path, step):
 def faulty(job: Job, step: int = 0, reason: str = "finished") -> Loop:
     """A loop that was run, one step of which had no finite loss."""
     loop = Loop(job)
-    loop.answer = Asked(loop.answer, step)
+    loop.step.answer = Asked(loop.step.answer, step)
     assert loop.run().reason == reason
     return loop
 

@@ -15,7 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.errors import RegardError
-from regard.storage import tensors, write_json, write_safetensors
+from regard.storage import tensors, write_json
+from regard.storage.tensors import write_safetensors
 from regard.storage.writing import _host
 from regard.training.checkpoints.reading import (
     Checkpoint,

@@ -108,10 +108,13 @@ def immense(folder: Path) -> None:
 CASES: dict[str, tuple[Harm, str]] = {
     "10^9 layers": (
         settings(layers=10**9),
-        "run.toml: model settings: layers must be at most 1,024",
+        "run.toml: model settings: layers must be a whole number from 1 to 1,024",
     ),
-    "10^9 wide": (settings(width=10**9), "width must be at most"),
-    "context of 10^9": (settings(context=10**9), "context must be at most"),
+    "10^9 wide": (settings(width=10**9), "width must be a whole number from 1 to 1,048,576"),
+    "context of 10^9": (
+        settings(context=10**9),
+        "context must be a whole number from 1 to 67,108,864",
+    ),
     "1024 layers": (settings(layers=1024), "run.toml has 1024 layers but model.safetensors only"),
     "wide and many": (settings(width=2**20, hidden=2**22, heads=2**14), "has shape"),
     "a giant number": (toml("x = 0x" + "f" * 10**6), "a number of more than 300 digits"),

@@ -24,7 +24,7 @@ from regard.data.feeds.stream import MaskedTextFeed, TextFeed
 from regard.data.readers.texts import gather
 from regard.data.token_files import prepare
 from regard.errors import RegardError
-from regard.storage import TensorFolder
+from regard.storage.tensors import TensorFolder
 from regard.text.learning import learn
 from regard.training.checkpoints.reading import Checkpoint
 from regard.training.loop import Loop

@@ -12,12 +12,12 @@ from tiny_jobs import Made, Poisoned, Stopping, by_hand, job_of, model_of, ready
 
 from regard.data.batch import Batch
 from regard.errors import RegardError
+from regard.metrics.scores import Scores
 from regard.training.checkpoints.reading import sound
 from regard.training.job import Job
 from regard.training.loop import MOST_SKIPPED, MOST_TURNS, Loop
 from regard.training.optimization import faults
 from regard.training.optimization.averaging import mean
-from regard.training.validation import Scores
 
 FEED = Made("causal")
 WHAT = ("loss", "gradient", "spike")
@@ -52,7 +52,7 @@ def faulty(folder: Path, on_fault: str, seed: int = 0, **more) -> Job:
 
 def run(job: Job, what: str, when: Callable[[Batch], bool]):
     loop = Loop(job)
-    loop.answer = Poisoned(loop.answer, what, when)
+    loop.step.answer = Poisoned(loop.step.answer, what, when)
     return loop, loop.run()
 
 
@@ -124,7 +124,7 @@ def test_what_optimizers_remember_does_not_move_either(tmp_path, optimizer):
         loop._step(step, ready_of(FEED.step(step)))
     before = {name: tensor.clone() for name, tensor in loop.optimizers.tensors().items()}
     weights = weights_of(job.module)
-    loop.answer = Poisoned(loop.answer, "gradient", lambda batch: True)
+    loop.step.answer = Poisoned(loop.step.answer, "gradient", lambda batch: True)
     loop._step(3, ready_of(FEED.step(3)))
     loop.checkpoints.close()
     assert loop.done == 4
@@ -266,7 +266,7 @@ def test_a_checkpoint_damaged_since_it_was_written_is_not_gone_on_with(tmp_path,
             flip(damaged / f"{kind}.safetensors")
         return now(batch) and read == "to step back"
 
-    loop.answer = Poisoned(loop.answer, "loss", when)
+    loop.step.answer = Poisoned(loop.step.answer, "loss", when)
     words = f"{kind}.safetensors.*; the same command puts it aside, and goes on from the checkpoint"
     with pytest.raises(RegardError, match=words):
         loop.run()
@@ -356,7 +356,7 @@ def test_it_ends_a_run_in_one_sentence_and_what_was_saved_stays(tmp_path, what, 
 def test_until_somebody_looks_no_update_is_made_behind_a_fault(tmp_path):
     job = faulty(tmp_path / "a", "stop", log_every=100, checkpoint_every=100, steps=100)
     loop = Loop(job)
-    loop.answer = Poisoned(loop.answer, "loss", at(5))
+    loop.step.answer = Poisoned(loop.step.answer, "loss", at(5))
     for step in range(9):
         loop._step(step, ready_of(FEED.step(step)))
     loop.checkpoints.close()

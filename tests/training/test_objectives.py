@@ -146,17 +146,17 @@ def test_a_model_is_asked_what_its_kind_can_answer():
 @pytest.mark.parametrize(
     ("kind", "form", "said"),
     [
-        ("causal", "pairs", "pairs can be learned by an encoder–decoder, but .* 'decoder'"),
-        ("masked", "pairs", "pairs can be learned by an encoder–decoder, but .* 'encoder'"),
+        ("causal", "pairs", "continues texts learns from text, not from pairs"),
+        ("masked", "pairs", "fills gaps learns from text, not from pairs"),
         (
             "pairs",
             "text",
-            "text can be learned by a decoder or an encoder, but .* 'encoder-decoder'",
+            "translates learns from pairs, not from text; .* or give pairs with --pairs",
         ),
         (
             "causal",
             "images",
-            "images with captions can be learned by a captioner, but .* 'decoder'",
+            "continues texts learns from text, not from images with captions",
         ),
     ],
 )

@@ -29,8 +29,8 @@ from regard.training.optimization.optimizers import (
     AdamW,
     Muon,
     Optimizers,
+    learning_rate_for,
     orthogonal,
-    peak_for,
     roles,
 )
 from regard.training.settings import OptimizerSettings
@@ -272,9 +272,9 @@ def test_what_is_remembered_has_a_name_for_each_parameter_and_kind():
 
 
 def test_the_usual_peak_is_gpt2s_at_its_width_and_falls_with_it():
-    assert peak_for(768) == pytest.approx(6e-4)
-    assert peak_for(1536) == pytest.approx(3e-4)
-    assert peak_for(16) == 3e-3
+    assert learning_rate_for(768) == pytest.approx(6e-4)
+    assert learning_rate_for(1536) == pytest.approx(3e-4)
+    assert learning_rate_for(16) == 3e-3
 
 
 def made(kind: str, module: nn.Module, fused: bool = True, **changes: object) -> Optimizers:

@@ -11,8 +11,8 @@ from regard.cost import jobs
 from regard.cost.jobs import Shape
 from regard.data.feeds.masking import IGNORE
 from regard.errors import RegardError
-from regard.families.registry import named
 from regard.families.settings import Settings
+from regard.models.registry import named
 from regard.runs.plan import plan
 from regard.training import r_drop
 from regard.training.job import Answer

@@ -17,8 +17,9 @@ from regard.families.settings import ModelSettings, Settings
 from regard.models.counting.estimate import estimate
 from regard.models.counting.model import NGram, NGramConfig, tensors_of
 from regard.models.counting.table import Table
-from regard.runs.stored_run import WEIGHTS, config_for, open_run, write_run, write_weights
-from regard.storage import write_safetensors
+from regard.runs.run_folder import WEIGHTS
+from regard.runs.stored_run import config_for, open_run, write_run, write_weights
+from regard.storage.tensors import write_safetensors
 from regard.text.learning import learn
 from regard.text.specials import BOS, EOS
 

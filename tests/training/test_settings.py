@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from regard.errors import RegardError
 from regard.families.settings import ModelSettings, Settings
+from regard.fields import Range, rules
 from regard.models.transformer.config import RotaryScaling
 from regard.models.transformer.presets import preset
-from regard.training.settings import RANGES
 
 
 def refused(tables: dict) -> str:
@@ -75,13 +75,20 @@ def test_all_problems_are_reported_together_and_name_where_they_are():
         ("training", "device", 0, "a text"),
         ("optimizer", "learning_rate", "high", "a number"),
         ("optimizer", "learning_rate", True, "a number"),
-        ("optimizer", "kind", ["adamw"], "one of adamw, muon"),
+        ("data", "train", 3.5, "a list of texts"),
         ("data", "train", 3, "a list of texts"),
         ("data", "train", ["a", 3], "a list of texts"),
     ],
 )
 def test_a_wrong_type_is_one_sentence(table, key, value, wanted):
     assert refused({table: {key: value}}).startswith(f"somewhere: [{table}] {key} must be {wanted}")
+
+
+def test_a_wrong_word_is_answered_with_the_nearest():
+    assert refused({"optimizer": {"kind": "adam"}}) == (
+        "somewhere: [optimizer] kind cannot be 'adam'; did you mean 'adamw'?"
+    )
+    assert "kind cannot be ['adamw']; " in refused({"optimizer": {"kind": ["adamw"]}})
 
 
 def test_a_whole_number_is_a_fine_number_and_a_text_a_list_of_one():
@@ -91,16 +98,26 @@ def test_a_whole_number_is_a_fine_number_and_a_text_a_list_of_one():
     assert settings.data.train == ("a b",)
 
 
-@pytest.mark.parametrize(("table", "key"), [(t, k) for t, keys in RANGES.items() for k in keys])
+RANGES: dict[tuple[str, str], Range] = {
+    (table, key): rule.range
+    for table, section in vars(Settings()).items()
+    for key, rule in rules(type(section)).items()
+    if rule.range
+}
+
+
+@pytest.mark.parametrize(("table", "key"), RANGES)
 def test_every_range_holds_its_ends_and_nothing_beyond(table, key):
-    least, most = RANGES[table][key]
+    least, most = RANGES[table, key].least, RANGES[table, key].most
     whole = isinstance(getattr(getattr(Settings(), table), key), int)
     step = 1 if whole else max(abs(most), 1) * 1e-3
     for fine in (least, most):
         changed = Settings().changed({table: {key: fine}}, "here")
         assert getattr(getattr(changed, table), key) == fine
     for beyond in (least - step, most + step, 10**400, *(() if whole else (math.nan, math.inf))):
-        with pytest.raises(RegardError, match=rf"here: \[{table}\] {key} must be from"):
+        with pytest.raises(
+            RegardError, match=rf"here: \[{table}\] {key} must be a (whole )?number from"
+        ):
             Settings().changed({table: {key: beyond}}, "here")
 
 
@@ -115,7 +132,7 @@ def test_tables_of_nonsense_never_end_in_anything_but_one_error(tables):
 
 def test_wrong_model_fields_are_one_sentence_when_the_model_is_made():
     model = Settings().changed({"model": {"preset": "gpt2-tiny", "width": "wide"}}, "").model
-    with pytest.raises(RegardError, match="width must be a whole number, not 'wide'"):
+    with pytest.raises(RegardError, match=r"width must be a whole number from 1 to .*, not 'wide'"):
         model.config()
     with pytest.raises(RegardError, match="dropout must be in"):
         ModelSettings("gpt2-tiny", {"dropout": math.nan}).config()
@@ -138,7 +155,7 @@ def test_a_rotary_scaling_is_a_table_and_false_is_none():
         ({"facter": 2.0}, "there is no 'facter'; did you mean 'factor'"),
         ({"factor": "two"}, "factor must be a number"),
         ({"kind": "yarn"}, "kind cannot be 'yarn'"),
-        (8.0, "rotary_scaling must be a RotaryScaling or None, not 8.0"),
+        (8.0, "rotary_scaling must be a RotaryScaling, not 8.0"),
         (True, "rotary_scaling must be"),
     ],
 )

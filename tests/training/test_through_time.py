@@ -11,16 +11,16 @@ from rich.console import Console
 from torch import nn
 from torch.nn import functional as F
 
+from regard.families.recurrent.through_time import ROWS, gradient_norms, recorder
 from regard.families.settings import Settings
 from regard.models.construction import build
 from regard.models.recurrent.config import RecurrentConfig
 from regard.runs import train_run
 from regard.runs.plan import plan
-from regard.runs.stored_run import WEIGHTS
+from regard.runs.run_folder import WEIGHTS
 from regard.storage.event_log import read
 from regard.text.specials import BOS
 from regard.training.signals import Stop
-from regard.training.through_time import ROWS, gradient_norms, recorder
 from regard.training.throughput import NO_PEAK
 
 SINGLE = {"elman": nn.RNNCell, "gru": nn.GRUCell, "lstm": nn.LSTMCell}
@@ -221,7 +221,7 @@ def test_rows_are_of_the_held_out_text_or_else_of_the_training_text(
 ):
     made = made_plan(tmp_path, held_out=held_out)
     asked = []
-    name = "regard.training.through_time.gradient_norms"
+    name = "regard.families.recurrent.through_time.gradient_norms"
     monkeypatch.setattr(
         name, lambda _, tokens, steps: asked.append(tokens) or [1 / 3, 1e40 * 1e300]
     )
@@ -240,7 +240,7 @@ def test_rows_are_of_the_held_out_text_or_else_of_the_training_text(
 def test_no_row_is_asked_for_the_beginning_of_a_document(tmp_path, monkeypatch):
     made = made_plan(tmp_path, documents=300, held_out=0.5)
     asked = []
-    name = "regard.training.through_time.gradient_norms"
+    name = "regard.families.recurrent.through_time.gradient_norms"
     monkeypatch.setattr(name, lambda _, tokens, steps: asked.append(tokens) or [1.0])
     recorder(made, build(made.config))()
     (tokens,) = asked

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from regard.training import throughput
-from regard.training.throughput import DATASHEETS, Peak, peak
+from regard.training.datasheets import SHEETS
+from regard.training.throughput import Peak, peak
 
 
 def test_a_cpu_has_a_peak_measured_here():
@@ -31,7 +32,7 @@ def test_a_known_gpu_has_its_datasheets_peak_and_a_cousin_has_not(monkeypatch, n
     found = peak(torch.device("cuda"), "bf16")
     assert found.rate == (rate or 1.0)
     assert peak(torch.device("cuda"), "float32").rate == 1.0
-    assert all(1e13 < known < 1e16 for known in DATASHEETS.values())
+    assert all(1e13 < sheet.half < 1e16 for sheet in SHEETS.values())
 
 
 def test_a_peak_reads_well():

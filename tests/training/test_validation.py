@@ -12,18 +12,11 @@ from tiny_jobs import KINDS, Made, batch_of, form_of, model_of
 from regard.data.feeds.masking import IGNORE
 from regard.data.readers.pairs import EncodedPairs, Pair
 from regard.decoding.settings import Beam
+from regard.metrics.scores import Scores, by_length, compare
 from regard.text.learning import learn
 from regard.text.specials import EOS
 from regard.training.objectives import objective_for
-from regard.training.validation import (
-    Scores,
-    at_rest,
-    by_length,
-    compare,
-    measure,
-    rules,
-    translations,
-)
+from regard.training.validation import at_rest, measure, rules, translations
 
 
 def by_hand(module, kind: str, batch) -> tuple[float, int, int]:

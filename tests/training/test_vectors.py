@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from regard.errors import RegardError
+from regard.families.word_vectors.groups import Halves, Layers, learn
+from regard.families.word_vectors.steps import Cut, Heap, VectorSteps
 from regard.models.word_vectors.model import Word2VecConfig, WordVectors, huffman
 from regard.text.specials import BOS, EOS, SPECIALS, UNK
-from regard.training.word2vec.groups import Halves, Layers, learn
-from regard.training.word2vec.steps import Cut, Heap, VectorSteps
 
 WORDS = len(SPECIALS)  # the first word's id
 ALL = [(m, loss) for m in ("skip-gram", "cbow") for loss in ("negative", "hierarchical")]

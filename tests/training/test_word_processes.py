@@ -13,13 +13,13 @@ import pytest
 import torch
 
 from regard.errors import RegardError
+from regard.families.word_vectors import processes
+from regard.families.word_vectors import walk as walking
+from regard.families.word_vectors.processes import Helper, Shelf
+from regard.families.word_vectors.steps import Cut, VectorSteps
+from regard.families.word_vectors.walk import Walk, halves_are_alike
 from regard.models.word_vectors.model import Word2VecConfig, WordVectors
 from regard.text.specials import BOS, EOS, SPECIALS
-from regard.training.word2vec import processes
-from regard.training.word2vec import walk as walking
-from regard.training.word2vec.processes import Helper, Shelf
-from regard.training.word2vec.steps import Cut, VectorSteps
-from regard.training.word2vec.walk import Walk, halves_are_alike
 
 WORDS = 600
 PATIENCE = 60  # seconds, after which something hangs
@@ -216,7 +216,7 @@ def test_without_a_helper_one_process_does_it_all(monkeypatch, how):
     monkeypatch.setattr(walking, "LEAST", 1)
     monkeypatch.setattr(walking, "TRIAL", 3)
     if how == "it ends at once":
-        monkeypatch.setattr("regard.training.word2vec.processes.SERVE", "raise SystemExit(3)")
+        monkeypatch.setattr("regard.families.word_vectors.processes.SERVE", "raise SystemExit(3)")
     else:
 
         def full(*given, **more):

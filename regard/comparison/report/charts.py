@@ -1,257 +1,199 @@
-"""Charts as SVG that stands in a page: colours and text follow the page, light or dark.
-
-Nothing but lines, dots and text; each dot says its figures when pointed at.
-"""
+"""Charts of the report: drawn by matplotlib, coloured by the page, so they suit light and dark."""
 
 import math
 import re
+import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from html import escape
+from typing import Any
+from xml.etree import ElementTree
 
-WIDTH, HEIGHT = 520, 300
-LEFT, RIGHT, TOP, BOTTOM = 72, 14, 12, 46
-MARKS = ("circle", "square", "diamond", "triangle", "cross")
-COLOURS = 7  # the page has so many, then they come round with other marks
-TICKS = 6  # about so many on an axis
+from regard.comparison.results import Line
+from regard.inspection.drawing import svg
+from regard.terminal import cut, literal
+
+# Okabe and Ito's colours, told apart by the colour-blind, without yellow.
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#b8578f", "#c98500", "#3b9bd6", "#444444")
+MARKS = {"o": "●", "s": "■", "^": "▲", "D": "◆", "P": "✚"}  # matplotlib's names, and in text
+INK, SOFT, RULE, CARD = "#1c2330", "#5a6475", "#dfe3ea", "#f7f8fa"
+# In the page each colour is a variable of its style sheet, which is brighter in the dark.
+VARIABLES = {
+    **{colour: f"var(--c{i})" for i, colour in enumerate(COLOURS)},
+    INK: "var(--ink)",
+    SOFT: "var(--soft)",
+    RULE: "var(--rule)",
+    CARD: "var(--card)",
+}
+WIDTH, HEIGHT = 7.2, 4.1  # inches, 72 units of the SVG each
+NAME = 24  # characters of a model's name in a chart
+MANY = 24  # points of a line: from there on they are small
+STYLE = {
+    "svg.fonttype": "none",  # letters stay letters; the style sheet gives them the page's font
+    "text.parse_math": False,
+    "font.sans-serif": ["DejaVu Sans"],
+    "font.size": 11,
+    "axes.labelsize": 12,
+    "axes.labelpad": 6,
+    "axes.labelcolor": SOFT,
+    "axes.edgecolor": SOFT,
+    "axes.axisbelow": True,
+    **{f"axes.spines.{side}": False for side in ("left", "right", "top")},
+    "grid.color": RULE,
+    "grid.linewidth": 1,
+    "xtick.color": SOFT,
+    "ytick.color": SOFT,
+    "ytick.left": False,
+    "lines.linewidth": 2,
+    "lines.markeredgecolor": CARD,
+    "lines.markeredgewidth": 0.7,
+    "patch.linewidth": 0,
+}
 Shown = Callable[[float], str]
 
 
 @dataclass(frozen=True)
 class Series:
-    """One model's line."""
+    """One model's line; where a figure is NaN it has a gap."""
 
     name: str
     number: int  # which colour and mark
-    x: Sequence[float]
-    y: Sequence[float | None]
-    spread: Sequence[float] = ()
+    line: Line
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A chart as SVG, and the models in it."""
+
+    title: str
+    drawn: str
+    names: Sequence[str] = ()
+    note: str = ""
 
 
 @dataclass(frozen=True)
 class Axis:
-    """A scale from figures to places."""
+    """The label of an axis, its scale, and how its figures are written."""
 
     label: str
     log: bool = False
-    base: int = 10  # of the marks of a logarithmic axis
+    base: int = 10  # of the ticks of a logarithmic axis
     shown: Shown = "{:g}".format
     names: Sequence[str] = ()  # of buckets, at 0, 1, 2, …
 
-    def scale(self, values: Sequence[float], low: float, high: float) -> "Scale":
-        """The places from `low` to `high` for such figures."""
-        there = [v for v in values if math.isfinite(v) and (v > 0 or not self.log)]
-        least, most = (min(there), max(there)) if there else (0.0, 1.0)
+    def known(self, values: Sequence[float]) -> list[float]:
+        """The figures, NaN in place of those that the axis cannot show."""
+        return [math.nan if self.log and value <= 0 else value for value in values]
+
+    def spelled(self, value: float) -> str:
+        return self.names[round(value)] if self.names else self.shown(value)
+
+    def apply(self, axes: Any, which: str) -> None:
+        """Give label, scale and ticks to matplotlib's x or y axis."""
+        axis = getattr(axes, f"{which}axis")
+        axis.set_label_text(self.label)
         if self.names:
-            least, most = -0.5, len(self.names) - 0.5
-        elif self.log:
-            least, most = (least, most) if least < most else (least / 2, most * 2)
-        else:
-            margin = 0.06 * (most - least) or abs(most) * 0.1 or 1.0
-            least, most = least - margin, most + margin
-        return Scale(self, least, most, low, high)
+            axis.set_ticks(range(len(self.names)), self.names)
+            axes.set(**{f"{which}lim": (-0.5, len(self.names) - 0.5)})
+            return
+        if self.log and math.isfinite(axes.dataLim.minpos["xy".index(which)]):
+            from matplotlib.ticker import LogLocator
+
+            getattr(axes, f"set_{which}scale")("log", base=self.base)
+            within = (1, 2, 5) if self.base == 10 else (1,)
+            axis.set_major_locator(LogLocator(self.base, within, numticks=8))
+            axis.set_ticks([], minor=True)
+        # Ticks are at round figures: 100M and not 100.0M.
+        axis.set_major_formatter(lambda value, _: re.sub(r"\.0(?=\D|$)", "", self.shown(value)))
 
 
-@dataclass(frozen=True)
-class Scale:
-    """An axis with its ends."""
+def chart(
+    title: str,
+    series: Sequence[Series],
+    x: Axis,
+    y: Axis,
+    border: float | None = None,
+    note: str = "",
+) -> Figure:
+    """Lines with a dot at each figure; a dashed line is drawn at `border` of x."""
+    words: list[list[str]] = []  # of each dot of each line
 
-    axis: Axis
-    least: float
-    most: float
-    low: float
-    high: float
+    def draw(figure: Any) -> None:
+        axes = figure.add_subplot()
+        axes.grid(axis="y")
+        if border is not None:
+            axes.axvline(border, color=SOFT, linewidth=1.2, dashes=(4, 4))
+        for i, one in enumerate(series):
+            across, up = x.known(one.line.x), y.known(one.line.y)
+            look = _look(one.number)
+            axes.plot(across, up, color=look["color"])
+            if any(one.line.deviation):
+                pairs = list(zip(up, one.line.deviation, strict=True))
+                ends = [b - spread for b, spread in pairs], [b + spread for b, spread in pairs]
+                axes.fill_between(across, *ends, color=look["color"], alpha=0.16)
+            points = [(a, b) for a, b in zip(across, up, strict=True) if math.isfinite(a + b)]
+            size = 5 if len(points) > MANY else 8
+            places = [a for a, _ in points], [b for _, b in points]
+            axes.plot(*places, **look, markersize=size, gid=f"dots {i}")
+            words.append([f"{y.spelled(b)} at {x.spelled(a)}" for a, b in points])
+        x.apply(axes, "x")
+        y.apply(axes, "y")
 
-    def at(self, value: float) -> float:
-        if self.axis.log:
-            share = math.log(value / self.least) / math.log(self.most / self.least)
-        else:
-            share = (value - self.least) / (self.most - self.least)
-        return self.low + share * (self.high - self.low)
-
-    def ticks(self) -> list[tuple[float, str]]:
-        """Places and words of the marks of an axis."""
-        if self.axis.names:
-            return [(self.at(i), name) for i, name in enumerate(self.axis.names)]
-        ends = self.least, self.most
-        values = _powers(*ends, self.axis.base) if self.axis.log else _round(*ends)
-        return [(self.at(value), _short(self.axis.shown(value))) for value in values]
-
-
-def _short(words: str) -> str:
-    """100.0M as 100M: marks stand at round figures."""
-    return re.sub(r"\.0(?=\D|$)", "", words)
-
-
-def _powers(least: float, most: float, base: int) -> list[float]:
-    """Powers of two; or of ten, with 2 and 5 between them where those are few."""
-    first = math.floor(math.log(least, base)) - 1
-    last = math.ceil(math.log(most, base)) + 1
-    whole = [float(base) ** i for i in range(first, last + 1)]
-    inner = [m * power for power in whole for m in (1, 2, 5)] if base == 10 else whole
-    for values in (inner, whole):
-        there = [value for value in values if least * 0.999 <= value <= most * 1.001]
-        if len(there) <= TICKS + 3:
-            return there
-    return there[:: -(-len(there) // (TICKS + 3))]
+    drawn = svg((WIDTH, HEIGHT), {**STYLE, "svg.hashsalt": title}, draw)
+    names = [one.name for one in series]
+    return Figure(title, _inline(drawn, title, names, words), names, note)
 
 
-def _round(least: float, most: float) -> list[float]:
-    """Round numbers within, about as many as one reads."""
-    raw = (most - least) / TICKS
-    unit = 10.0 ** math.floor(math.log10(raw))
-    step = next(unit * m for m in (1, 2, 2.5, 5, 10) if unit * m >= raw * 0.999)
-    first = math.ceil(least / step - 1e-9)
-    return [i * step for i in range(first, math.floor(most / step + 1e-9) + 1)]
+def dots(title: str, rows: Sequence[tuple[str, int, Sequence[float], float]], x: Axis) -> Figure:
+    """A row for each model: a faint dot for each seed, their mean, and how far they spread."""
+    names = [name for name, *_ in rows]
+    means = [x.shown(statistics.fmean(seeds)) for _, _, seeds, _ in rows]
+
+    def draw(figure: Any) -> None:
+        axes = figure.add_subplot()
+        axes.grid(axis="x")
+        axes.spines["bottom"].set_visible(False)
+        x.apply(axes, "x")
+        Axis("", names=[cut(literal(name), NAME) for name in names]).apply(axes, "y")
+        axes.invert_yaxis()
+        axes.tick_params(axis="x", bottom=False)
+        axes.tick_params(axis="y", labelsize=12, labelcolor=INK, pad=10)
+        for i, (_, number, seeds, spread) in enumerate(rows):
+            mean, look = statistics.fmean(seeds), _look(number)
+            axes.plot([mean - spread, mean + spread], [i, i], color=look["color"])
+            axes.plot(seeds, [i] * len(seeds), "o", color=look["color"], ms=6, mew=0, alpha=0.45)
+            axes.plot([mean], [i], **look, markersize=10, gid=f"dots {i}")
+            place = axes.get_yaxis_transform()  # x in widths of the axes
+            axes.text(1.02, i, means[i], transform=place, va="center", color=INK)
+
+    size = WIDTH, 0.9 + 0.47 * len(rows)
+    drawn = svg(size, {**STYLE, "svg.hashsalt": title}, draw)
+    return Figure(title, _inline(drawn, title, names, [[mean] for mean in means]))
 
 
-def look(number: int) -> str:
-    """The class that gives a model its colour."""
-    return f"c{number % COLOURS}"
+def _look(number: int) -> dict[str, Any]:
+    """A model's mark in its colour."""
+    marker, colour = list(MARKS)[number % len(MARKS)], COLOURS[number % len(COLOURS)]
+    return {"marker": marker, "color": colour, "linestyle": "none"}
 
 
-def mark(number: int, x: float, y: float, title: str = "", r: float = 4.0) -> str:
-    """A dot in a model's colour and shape, with words for who points at it."""
-    words = f"<title>{escape(title)}</title>" if title else ""
-    kind = MARKS[number % len(MARKS)]
-    if kind == "circle":
-        shape = f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{r:.1f}"'
-    elif kind == "square":
-        side = 1.8 * r
-        shape = (
-            f'<rect x="{x - side / 2:.1f}" y="{y - side / 2:.1f}" width="{side:.1f}" '
-            f'height="{side:.1f}"'
-        )
-    else:
-        corners = {
-            "diamond": ((0, -1.3), (1.3, 0), (0, 1.3), (-1.3, 0)),
-            "triangle": ((0, -1.2), (1.15, 0.9), (-1.15, 0.9)),
-            "cross": _plus(0.42, 1.25),
-        }[kind]
-        points = " ".join(f"{x + a * r:.1f},{y + b * r:.1f}" for a, b in corners)
-        shape = f'<polygon points="{points}"'
-    return f'{shape} class="{look(number)} dot">{words}</{shape[1:].split()[0]}>'
+def _inline(document: str, title: str, names: Sequence[str], words: Sequence[Sequence[str]]) -> str:
+    """An SVG document as an element of the page: in its colours, with words for each dot.
 
-
-def _plus(thin: float, long: float) -> tuple[tuple[float, float], ...]:
-    """The corners of a plus sign."""
-    arm = ((-thin, -long), (thin, -long), (thin, -thin), (long, -thin), (long, thin), (thin, thin))
-    return (*arm, *((-a, -b) for a, b in arm))
-
-
-def chart(series: Sequence[Series], x: Axis, y: Axis, alt: str, line: float | None = None) -> str:
-    """Lines with dots along an axis; `line` is drawn upright, where something changes."""
-    points = [(a, b) for one in series for a, b in zip(one.x, one.y, strict=False) if b is not None]
-    across = x.scale([a for a, _ in points], LEFT + 6, WIDTH - RIGHT - 6)
-    up = y.scale(_heights(series, y), HEIGHT - BOTTOM, TOP)
-    parts = [_frame(across, up)]
-    if line is not None and across.least <= line <= across.most:
-        parts.append(_upright(across.at(line)))
-    parts += [_line(one, across, up) for one in series]
-    return _svg("".join(parts), alt)
-
-
-def _heights(series: Sequence[Series], y: Axis) -> list[float]:
-    found = []
-    for one in series:
-        for i, value in enumerate(one.y):
-            if value is not None:
-                spread = one.spread[i] if i < len(one.spread) and not y.log else 0.0
-                found += [value - spread, value + spread]
-    return found
-
-
-def _svg(inner: str, alt: str, height: float = HEIGHT) -> str:
-    return (
-        f'<svg viewBox="0 0 {WIDTH} {height:.0f}" role="img" aria-label="{escape(alt)}">'
-        f"{inner}</svg>"
+    Those who cannot see it are told where each line begins and ends.
+    """
+    bare = re.sub(r' xmlns(:\w+)?="[^"]*"', "", document).replace("xlink:", "")  # HTML needs none
+    root = ElementTree.fromstring(
+        re.sub("#[0-9a-f]{6}", lambda found: VARIABLES.get(found[0], found[0]), bare)
     )
-
-
-def _frame(across: Scale, up: Scale) -> str:
-    parts = []
-    for place, word in up.ticks():
-        parts.append(_rule(LEFT, place, WIDTH - RIGHT, place, "grid"))
-        parts.append(_text(LEFT - 7, place + 3.5, word, "end"))
-    floor = HEIGHT - BOTTOM
-    for place, word in across.ticks():
-        parts.append(_rule(place, floor, place, floor + 4, "axis"))
-        parts.append(_text(place, floor + 17, word, "middle"))
-    parts.append(_rule(LEFT, floor, WIDTH - RIGHT, floor, "axis"))
-    parts.append(_text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 8, across.axis.label, "middle", "name"))
-    middle = (TOP + floor) / 2
-    label = escape(up.axis.label)
-    parts.append(
-        f'<text x="14" y="{middle:.1f}" text-anchor="middle" class="name" '
-        f'transform="rotate(-90 14 {middle:.1f})">{label}</text>'
+    groups = {group.attrib.pop("id", ""): group for group in root.iter("g")}
+    for i, (name, each) in enumerate(zip(names, words, strict=True)):
+        for dot, word in zip(groups[f"dots {i}"].iter("use"), each, strict=True):
+            ElementTree.SubElement(dot, "title").text = f"{name}: {word}"
+    lines = (
+        f"{name} {', '.join(dict.fromkeys((each[0], each[-1])))}"
+        for name, each in zip(names, words, strict=True)
+        if each
     )
-    return "".join(parts)
-
-
-def _rule(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:
-    return f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" class="{kind}"/>'
-
-
-def _upright(x: float) -> str:
-    return _rule(x, TOP, x, HEIGHT - BOTTOM, "border")
-
-
-def _text(x: float, y: float, words: str, anchor: str, kind: str = "tick") -> str:
-    place = f'x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"'
-    return f'<text {place} class="{kind}">{escape(words)}</text>'
-
-
-def _line(one: Series, across: Scale, up: Scale) -> str:
-    """A band of the spread, the line, and a dot at each figure."""
-    known = [
-        (i, across.at(a), b)
-        for i, (a, b) in enumerate(zip(one.x, one.y, strict=False))
-        if b is not None and (b > 0 or not up.axis.log)
-    ]
-    if not known:
-        return ""
-    parts = []
-    if any(one.spread):
-        above = [f"{x:.1f},{up.at(b + one.spread[i]):.1f}" for i, x, b in known]
-        below = [f"{x:.1f},{up.at(max(b - one.spread[i], up.least)):.1f}" for i, x, b in known]
-        band = " ".join([*above, *below[::-1]])
-        parts.append(f'<polygon points="{band}" class="{look(one.number)} band"/>')
-    path = " ".join(f"{x:.1f},{up.at(b):.1f}" for _, x, b in known)
-    parts.append(f'<polyline points="{path}" class="{look(one.number)} line"/>')
-    for i, x, b in known:
-        where = across.axis.names[i] if across.axis.names else across.axis.shown(one.x[i])
-        title = f"{one.name}: {up.axis.shown(b)} at {where}"
-        parts.append(mark(one.number, x, up.at(b), title, 3.4 if len(known) < 24 else 2.2))
-    return "".join(parts)
-
-
-def dots(rows: Sequence[tuple[str, int, Sequence[float], float]], x: Axis, alt: str) -> str:
-    """A row for each model: a faint dot for each seed, the mean, and how far they spread."""
-    gap, left = 34, 130
-    height = TOP + gap * len(rows) + BOTTOM
-    floor = height - BOTTOM
-    values = [v for _, _, seeds, spread in rows for m in seeds for v in (m - spread, m + spread)]
-    across = x.scale(values, left + 8, WIDTH - 60)
-    parts = []
-    for place, word in across.ticks():
-        parts.append(_rule(place, TOP, place, floor, "grid"))
-        parts.append(_text(place, floor + 17, word, "middle"))
-    parts.append(_text((left + WIDTH - 60) / 2, height - 8, x.label, "middle", "name"))
-    for i, (name, number, seeds, spread) in enumerate(rows):
-        y = TOP + gap * (i + 0.5)
-        mean = sum(seeds) / len(seeds)
-        parts.append(_text(left - 12, y + 4, name, "end", "who"))
-        if spread:
-            ends = across.at(mean - spread), across.at(mean + spread)
-            parts.append(
-                f'<line x1="{ends[0]:.1f}" y1="{y:.1f}" x2="{ends[1]:.1f}" y2="{y:.1f}" '
-                f'class="{look(number)} line"/>'
-            )
-        for value in seeds if len(seeds) > 1 else ():
-            parts.append(
-                f'<circle cx="{across.at(value):.1f}" cy="{y:.1f}" r="3" '
-                f'class="{look(number)} faint"/>'
-            )
-        parts.append(mark(number, across.at(mean), y, f"{name}: {x.shown(mean)}", 5.5))
-        parts.append(_text(WIDTH - 4, y + 4, x.shown(mean), "end", "value"))
-    return _svg("".join(parts), alt, height)
+    label = f"{title}: {'; '.join(lines)}"
+    root.attrib = {"viewBox": root.attrib["viewBox"], "role": "img", "aria-label": label}
+    return ElementTree.tostring(root, encoding="unicode")

@@ -1,126 +1,130 @@
-"""A comparison as one page that opens from disk: tables, charts and words, nothing to load.
+"""A comparison as one page that opens from disk: the tables and charts of `page.html.jinja`.
 
-Everything that comes from data is escaped, and the page forbids itself scripts and the network.
+The template escapes whatever it is given, and the page forbids itself scripts and the network.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from html import escape
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
 
-from regard.comparison.report.charts import Axis, Series, chart, dots
-from regard.comparison.report.parts import (
-    NONE,
-    Cell,
-    figure,
-    grid,
-    icon,
-    lines_of,
-    looks_of,
-    plain,
-    section,
-    table,
-)
-from regard.comparison.report.style import COLOURED, STYLE
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
+
+from regard.comparison.report.charts import COLOURS, MARKS, Axis, Figure, Series, chart, dots
 from regard.comparison.report.summary import named, summary
-from regard.comparison.results import Comparison, Line, Result
+from regard.comparison.results import Comparison, Line, Result, Spread
 from regard.formats import count, duration, rate
 from regard.storage import size
 
-HEAD = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy"
-  content="default-src 'none'; style-src 'unsafe-inline'; img-src data:">
-"""
+NONE = "–"
+SCORES = {  # headings and digits
+    "bits_per_byte": ("bits/byte", 3),
+    "bleu": ("BLEU", 2),
+    "chrf": ("chrF", 2),
+    "exact": ("exact", 3),
+    "perplexity": ("perplexity", 2),
+    "loss": ("nats/token", 3),
+}
+NUMBER, TWO_DIGITS = "{:,.0f}".format, "{:.2f}".format
+Column = Callable[[Result], str]
+
+
+@dataclass(frozen=True)
+class Table:
+    """A row for each model, and how the cell below each heading is made."""
+
+    caption: str
+    results: Sequence[Result]
+    columns: Mapping[str, Column]
+    words: Collection[str] = ()  # headings above words; above all others are figures
+    best: Collection[tuple[str, str]] = ()  # a model's name and a heading: what stands out
+
+
+@dataclass(frozen=True)
+class Section:
+    """The table and the charts of one kind of measurement."""
+
+    table: Table
+    figures: Sequence[Figure] = ()
+    border: str = ""  # whose training rows end at the dashed line
 
 
 def page(comparison: Comparison) -> str:
     """The whole report as HTML."""
-    title = f"{len(comparison.results)} models on {comparison.title}"
-    body = "".join(
-        (
-            f"<header><h1>{escape(title)}</h1>{_facts(comparison.facts)}</header>",
-            "<main>",
-            _summary(comparison),
-            _quality(comparison),
-            _speed(comparison),
-            _lengths(comparison),
-            _context(comparison),
-            _cost(comparison),
-            _samples(comparison),
-            _models(comparison),
-            "</main>",
-            _footer(),
-        )
-    )
-    html = (
-        f"{HEAD}<title>{escape(title)}</title>\n<style>{STYLE}{COLOURED}</style>\n</head>\n"
-        f"<body>\n{body}\n</body>\n</html>\n"
+    names = [one.name for one in comparison.results]
+    html = _template().render(
+        comparison=comparison,
+        summary=summary(comparison),
+        colour={name: f"c{i % len(COLOURS)}" for i, name in enumerate(names)},
+        mark={name: list(MARKS.values())[i % len(MARKS)] for i, name in enumerate(names)},
+        quality=_quality(comparison),
+        speed=_speed(comparison),
+        lengths=_lengths(comparison),
+        context=_context(comparison),
+        cost=_cost(comparison),
+        models=_models(comparison),
     )
     return html.encode("utf-8", "replace").decode("utf-8")  # a model may write half a character
 
 
-def _facts(facts: Mapping[str, str]) -> str:
-    lines = (f"<dt>{escape(name)}</dt><dd>{escape(fact)}</dd>" for name, fact in facts.items())
-    return f"<dl>{''.join(lines)}</dl>"
+@cache
+def _template() -> Template:
+    folder = FileSystemLoader(Path(__file__).parent)
+    environment = Environment(
+        loader=folder,
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template("page.html.jinja")
 
 
-def _summary(comparison: Comparison) -> str:
-    items = "".join(f"<li>{escape(sentence)}</li>" for sentence in summary(comparison))
-    return f'<section class="card" aria-label="Summary"><ul>{items}</ul></section>'
+def _series(comparison: Comparison, line: Callable[[Result], Line | None]) -> list[Series]:
+    """The lines there are, each with the number that its model has in every chart."""
+    found = ((one, i, line(one)) for i, one in enumerate(comparison.results) if not one.failed)
+    return [Series(one.name, i, drawn) for one, i, drawn in found if drawn is not None]
 
 
-# Sections
+def _shown(value: float | None, shown: Callable[[float], str]) -> str:
+    return NONE if value is None else shown(value)
 
 
-def _quality(comparison: Comparison) -> str:
+def _mean(spread: Spread | None, shown: Callable[[float], str]) -> str:
+    return NONE if spread is None else shown(spread.mean)
+
+
+def _quality(comparison: Comparison) -> Section | None:
     metric, ranked = comparison.metric, comparison.ranked
     if not ranked:
-        return ""
-    numbers = looks_of(comparison)
-    keys = {
-        "bits_per_byte": ("bits/byte", 3),
-        "bleu": ("BLEU", 2),
-        "chrf": ("chrF", 2),
-        "exact": ("exact", 3),
-        "perplexity": ("perplexity", 2),
-        "loss": ("nats/token", 3),
+        return None
+    columns: dict[str, Column] = {
+        heading: partial(_score, key=key, digits=digits)
+        for key, (heading, digits) in SCORES.items()
+        if any(key in one.scores for one in ranked)
     }
-    there = [key for key in keys if any(key in one.scores for one in ranked)]
-    best = ranked[0].name
-    rows = [
-        (
-            one,
-            [
-                Cell(
-                    one.scores[key].shown(keys[key][1]) if key in one.scores else NONE,
-                    best=key == metric.key and one.name == best,
-                )
-                for key in there
-            ],
-        )
-        for one in ranked
-    ]
-    spreads = [
-        (one.name, numbers[one.name], one.scores[metric.key].values, _doubt(one, metric.key))
-        for one in ranked
-    ]
-    better = "more" if metric.better > 0 else "less"
-    label = f"{metric.name} ({better} is better)"
-    alt = "; ".join(f"{one.name} {metric.shown(one.scores[metric.key].mean)}" for one in ranked)
-    drawn = dots(spreads, Axis(label, shown=metric.shown), f"{metric.name}: {alt}")
     seeds = max(len(one.seeds) for one in ranked)
     spread = f"mean and standard deviation of {seeds} seeds" if seeds > 1 else "one seed each"
     if metric.key == "bleu" and seeds == 1:
         spread += "; the lines are the 95 % intervals of resampled test sets"
-    return section(
-        "How good they are",
-        "On what was held out, as regard evaluate measures it.",
-        table(comparison, f"The best first; {spread}.", [keys[key][0] for key in there], rows),
-        grid(plain(f"{metric.name}, the best first", drawn), _curves(comparison)),
+    best = (ranked[0].name, SCORES[metric.key][0])
+    table = Table(f"The best first; {spread}.", ranked, columns, best=[best])
+    label = f"{metric.name} ({'more' if metric.better > 0 else 'less'} is better)"
+    numbers = {one.name: i for i, one in enumerate(comparison.results)}
+    ranking = dots(
+        f"{metric.name}, the best first",
+        [
+            (one.name, numbers[one.name], one.scores[metric.key].values, _doubt(one, metric.key))
+            for one in ranked
+        ],
+        Axis(label, shown=metric.shown),
     )
+    return Section(table, [ranking, *_curves(comparison)])
+
+
+def _score(one: Result, key: str, digits: int) -> str:
+    return one.scores[key].shown(digits) if key in one.scores else NONE
 
 
 def _doubt(one: Result, key: str) -> float:
@@ -129,98 +133,76 @@ def _doubt(one: Result, key: str) -> float:
     return one.scores[key].deviation
 
 
-def _curves(comparison: Comparison) -> str:
-    series = lines_of(comparison, lambda one: one.curve)
+def _curves(comparison: Comparison) -> list[Figure]:
+    series = _series(comparison, _curve)
     if not series:
-        return ""
+        return []
     drawn = chart(
-        [Series(s.name, s.number, [x / 60 for x in s.x], s.y) for s in series],
+        "Held-out loss while they train",
+        series,
         Axis("minutes", shown="{:.3g}".format),
-        Axis("loss, nats per token", shown="{:.2f}".format),
-        "Loss on what was held out, by the time since training began.",
+        Axis("loss, nats per token", shown=TWO_DIGITS),
+        note="The first seed of each, validations and all included in the time.",
     )
-    note = "The first seed of each, validations and all included in the time."
-    return figure("Held-out loss while they train", series, drawn, note)
+    return [drawn]
 
 
-def _speed(comparison: Comparison) -> str:
+def _curve(one: Result) -> Line | None:
+    return one.curve and Line(tuple(x / 60 for x in one.curve.x), one.curve.y)
+
+
+def _speed(comparison: Comparison) -> Section | None:
     if not comparison.good:
-        return ""
-    rows = []
-    texts = list(next((one.decoding for one in comparison.good if one.decoding), {}))
-    measured = any("peak" in one.memory for one in comparison.good)
-    for one in comparison.good:
-        memory = one.memory
-        whole = sum(memory.get(name, 0) for name in ("weights", "optimizer", "activations"))
-        cells = [
-            Cell(NONE if one.pace is None else rate(one.pace.mean)),
-            Cell(NONE if one.seconds is None else duration(one.seconds.mean)),
-            *(Cell(rate(one.decoding[n]) if n in one.decoding else NONE) for n in texts),
-            Cell(size(memory["weights"]) if memory else NONE),
-            Cell(size(memory["activations"]) if memory else NONE),
-            Cell(size(whole) if memory else NONE),
-        ]
-        rows.append((one, cells + [Cell(size(memory.get("peak", 0)))] * measured))
-    writes = [f"writes {n} text{'s' * (n != '1')} at once, tokens/s" for n in texts]
-    peak = ["measured peak"] * measured
-    return section(
-        "How fast, and in how much memory",
-        "Training: the median over the log's steps, sources and targets counted. Writing: drawn "
-        "token by token from the model's state, each text to the same length. Memory of a training "
-        "step: weights, gradients and the optimizer's moments, and all tensors that forward keeps "
-        "for backward, counted.",
-        table(
-            comparison,
-            "Of one run each; an n-gram's pace is that of counting.",
-            [
-                "trains, tokens/s",
-                "whole training",
-                *writes,
-                "weights",
-                "kept for backward",
-                "a step in all",
-                *peak,
-            ],
-            rows,
-        ),
-    )
+        return None
+    texts = next((one.decoding for one in comparison.good if one.decoding), {})
+    columns: dict[str, Column] = {
+        "trains, tokens/s": lambda one: _mean(one.pace, rate),
+        "whole training": lambda one: _mean(one.seconds, duration),
+        **{
+            f"writes {n} text{'s' * (n != '1')} at once, tokens/s": partial(_pace, texts=n)
+            for n in texts
+        },
+        "weights": lambda one: _shown(one.memory.get("weights"), size),
+        "kept for backward": lambda one: _shown(one.memory.get("activations"), size),
+        "a step in all": _step_bytes,
+    }
+    if any("peak" in one.memory for one in comparison.good):
+        columns["measured peak"] = lambda one: size(one.memory.get("peak", 0))
+    caption = "Of one run each; an n-gram's pace is that of counting."
+    return Section(Table(caption, comparison.good, columns))
 
 
-def _lengths(comparison: Comparison) -> str:
-    series = lines_of(comparison, lambda one: one.lengths)
+def _pace(one: Result, texts: str) -> str:
+    return _shown(one.decoding.get(texts), rate)
+
+
+def _step_bytes(one: Result) -> str:
+    parts = ("weights", "optimizer", "activations")
+    return size(sum(one.memory.get(name, 0) for name in parts)) if one.memory else NONE
+
+
+def _lengths(comparison: Comparison) -> Section | None:
+    series = _series(comparison, lambda one: one.lengths)
     if not series:
-        return ""
-    labels = comparison.labels
+        return None
+    labels, border, who = comparison.labels, None, ""
     if comparison.pairs:
-        about = "Translations of sources of about one length, as many in each bucket."
         what, across, digits = "BLEU", "tokens of the source", 1
-        border = None
     else:
-        about = (
-            "The loss by position in rows that begin anew. Each bucket has other tokens; the next "
-            "section asks for the same ones."
-        )
         what, across, digits = "nats per token", "position in the row", 2
-        border, words = _border(comparison)
-        about += words
+        border, who = _border(comparison)
     drawn = chart(
+        f"{what} by {across}",
         series,
         Axis(across, names=labels),
         Axis(what, shown=f"{{:.{digits}f}}".format),
-        f"{what} by {across}; the table has the figures.",
         border,
     )
-    rows = [
-        (one, [Cell(_at(one.lengths, i, digits + 1)) for i in range(len(labels))])
-        for one in comparison.good
-    ]
-    caption = f"{what} by {across}."
-    return section(
-        "How quality changes with length",
-        about,
-        figure(caption[:-1], series, drawn),
-        table(comparison, caption, labels, rows),
-    )
+    columns: dict[str, Column] = {
+        label: partial(_at, line="lengths", place=i, digits=digits + 1)
+        for i, label in enumerate(labels)
+    }
+    return Section(Table(f"{what} by {across}.", comparison.good, columns), [drawn], who)
 
 
 def _border(comparison: Comparison) -> tuple[float | None, str]:
@@ -229,141 +211,86 @@ def _border(comparison: Comparison) -> tuple[float | None, str]:
     ends = [last for _, last in comparison.buckets[:-1]]
     if rows not in ends:
         return None, ""
-    who = [one for one in comparison.good if one.trained_on == rows]
-    words = f" Behind the dashed line rows are longer than {named(who)} had in training."
-    return ends.index(rows) + 0.5, words
+    return ends.index(rows) + 0.5, named([o for o in comparison.good if o.trained_on == rows])
 
 
-def _at(line: Line | None, place: int, digits: int) -> str:
-    if line is None or place >= len(line.y):
+def _at(one: Result, line: str, place: int, digits: int) -> str:
+    found: Line | None = getattr(one, line)
+    if found is None or place >= len(found.y):
         return NONE
-    return f"{line.y[place]:.{digits}f}"
+    return f"{found.y[place]:.{digits}f}"
 
 
-def _context(comparison: Comparison) -> str:
-    series = lines_of(comparison, lambda one: one.context)
+def _context(comparison: Comparison) -> Section | None:
+    series = _series(comparison, lambda one: one.context)
     if not series:
-        return ""
-    if comparison.pairs:
-        about = (
-            "The loss of the same whole targets, given their own beginnings and only the first n "
-            "tokens of the source: how much of a source a model makes use of. These are the pairs "
-            "with the longest sources."
-        )
-        across = "tokens of the source that are shown"
-    else:
-        about = (
-            "The loss of the same target tokens, given the last n tokens before each and nothing "
-            "else. Where a line becomes level, the model makes nothing of what lies farther back. "
-            "Recurrent models begin with <s>, as they learnt to."
-        )
-        across = "tokens of context that are given"
-    shown = "{:,.0f}".format
+        return None
+    what = "source that are shown" if comparison.pairs else "context that are given"
+    across = f"tokens of {'the ' * comparison.pairs}{what}"
     drawn = chart(
+        f"Loss by {across}",
         series,
-        Axis(across, log=True, base=2, shown=shown),
-        Axis("nats per token", shown="{:.2f}".format),
-        f"Loss by {across}; the table has the figures.",
+        Axis(across, log=True, base=2, shown=NUMBER),
+        Axis("nats per token", shown=TWO_DIGITS),
     )
-    given = max((one.context.x for one in comparison.good if one.context), key=len)
-    rows = [
-        (
-            one,
-            [
-                Cell(NONE if one.used is None else shown(one.used), best=True),
-                *(Cell(_at(one.context, i, 2)) for i in range(len(given))),
-            ],
-        )
-        for one in comparison.good
-    ]
-    heads = ["uses about", *(shown(n) for n in given)]
-    caption = "Nats per token; uses about: as many tokens as give 95 % of the whole gain."
-    title = "How much of the source they use" if comparison.pairs else "How far back they look"
-    return section(
-        title,
-        about,
-        figure(f"Loss by {across}", series, drawn),
-        table(comparison, caption, heads, rows),
+    given = max((one.line.x for one in series), key=len)
+    columns: dict[str, Column] = {"uses about": lambda one: _shown(one.used, NUMBER)}
+    for i, n in enumerate(given):
+        columns[NUMBER(n)] = partial(_at, line="context", place=i, digits=2)
+    table = Table(
+        "Nats per token; uses about: as many tokens as give 95 % of the whole gain.",
+        comparison.good,
+        columns,
+        best=[(one.name, "uses about") for one in comparison.good],
     )
+    return Section(table, [drawn])
 
 
-def _cost(comparison: Comparison) -> str:
+def _cost(comparison: Comparison) -> Section | None:
     there = [one for one in comparison.good if one.cost]
     if not there:
-        return ""
+        return None
     kinds: dict[str, tuple[str, str, Callable[[float], str]]] = {
         "flops": ("Reading n tokens, counted", "operations", count),
         "seconds": ("Reading n tokens, measured", "seconds", _seconds),
-        "step_flops": ("Writing one token behind n, counted", "operations", count),
-        "step_seconds": ("Writing one token behind n, measured", "seconds", _seconds),
-        "state_bytes": ("Kept for one text behind n tokens", "bytes", size),
+        "step_flops": ("Writing one token after n, counted", "operations", count),
+        "step_seconds": ("Writing one token after n, measured", "seconds", _seconds),
+        "state_bytes": ("Kept for one text after n tokens", "bytes", size),
     }
     figures = []
     for key, (title, unit, shown) in kinds.items():
-        series = lines_of(comparison, partial(_costs, key=key))
-        if series:
-            across = Axis("n", log=True, base=2, shown="{:,.0f}".format)
-            drawn = chart(
-                series, across, Axis(unit, log=True, shown=shown), _told(title, series, shown)
-            )
-            figures.append(figure(title, series, drawn))
-    powers = ("flops", "seconds", "step_flops", "step_seconds")
-    rows = [
-        (
-            one,
-            [
-                *(Cell(_power(one.powers.get(key))) for key in powers),
-                Cell(_ends(one.cost.get("state_bytes", ()))),
-            ],
-        )
-        for one in there
-    ]
-    heads = ["reads, counted", "reads, measured", "a step, counted", "a step, measured", "keeps"]
-    both = "For pairs n is the length of the source and of the target. " * comparison.pairs
-    return section(
-        "How cost grows with length",
-        f"{both}Counted: multiplications and additions of the module itself (attention's hidden "
-        "pairs too). Measured: one text at a time, the best of a few passes. Both axes are "
-        "logarithmic: a straight line is a power of n.",
-        grid(*figures),
-        table(
-            comparison,
-            "The power of n through the longer half of the lengths; bytes kept behind the fewest "
-            "and the most tokens.",
-            heads,
-            rows,
-        ),
+        if series := _series(comparison, partial(_costs, key=key)):
+            x, y = Axis("n", log=True, base=2, shown=NUMBER), Axis(unit, log=True, shown=shown)
+            figures.append(chart(title, series, x, y))
+    columns: dict[str, Column] = {
+        "reads, counted": partial(_power, key="flops"),
+        "reads, measured": partial(_power, key="seconds"),
+        "a step, counted": partial(_power, key="step_flops"),
+        "a step, measured": partial(_power, key="step_seconds"),
+        "keeps": _kept,
+    }
+    caption = (
+        "The power of n through the longer half of the lengths; bytes kept after the fewest and "
+        "the most tokens."
     )
-
-
-def _told(title: str, series: Sequence[Series], shown: Callable[[float], str]) -> str:
-    """A chart in words, for who cannot see it: where each line begins and ends."""
-    lines = (
-        f"{s.name} {shown(s.y[0] or 0)} at {s.x[0]:,.0f}, {shown(s.y[-1] or 0)} at {s.x[-1]:,.0f}"
-        for s in series
-    )
-    return f"{title}: {'; '.join(lines)}"
+    return Section(Table(caption, there, columns), figures)
 
 
 def _costs(one: Result, key: str) -> Line | None:
-    """One kind of cost as a line, without the lengths that a model has no room for."""
-    points = zip(one.cost.get("lengths", ()), one.cost.get(key, ()), strict=False)
-    known = [(x, y) for x, y in points if y]
-    if not known:
-        return None
-    x, y = zip(*known, strict=True)
-    return Line(tuple(x), tuple(y))
+    """One kind of cost as a line, with gaps at lengths that a model has no room for."""
+    values = [value or math.nan for value in one.cost.get(key, ())]
+    known = any(map(math.isfinite, values))
+    return Line(tuple(one.cost["lengths"]), tuple(values)) if known else None
 
 
-def _power(value: float | None) -> str:
-    if value is None:
-        return NONE
-    sign = "−" * (value <= -0.005)
-    return f"n^{sign}{abs(value):.2f}"
+def _power(one: Result, key: str) -> str:
+    value = one.powers.get(key)
+    sign = "−" * (value is not None and value <= -0.005)
+    return _shown(value, lambda power: f"n^{sign}{abs(power):.2f}")
 
 
-def _ends(values: Sequence[int | None]) -> str:
-    known = [value for value in values if value is not None]
+def _kept(one: Result) -> str:
+    known = [value for value in one.cost.get("state_bytes", ()) if value is not None]
     if not known:
         return NONE
     if known[0] == known[-1]:
@@ -379,59 +306,16 @@ def _seconds(value: float) -> str:
     return f"{value * 1e6:.3g} µs"
 
 
-def _samples(comparison: Comparison) -> str:
-    if not comparison.given:
-        return ""
-    numbers, cards = looks_of(comparison), []
-    for i, given in enumerate(comparison.given):
-        lines = []
-        if comparison.gold:
-            lines.append(f'<tr><th scope="row">reference</th>{_said(comparison.gold[i])}</tr>')
-        for one in comparison.good:
-            if i < len(one.samples):
-                head = f'<th scope="row">{icon(numbers[one.name])}{escape(one.name)}</th>'
-                lines.append(f"<tr>{head}{_said(one.samples[i])}</tr>")
-        what = "Source" if comparison.pairs else "Beginning"
-        cards.append(
-            f'<div class="card"><p class="given"><b>{what}:</b> <span class="text">'
-            f'{escape(given)}</span></p><table class="samples"><tbody>{"".join(lines)}</tbody>'
-            "</table></div>"
-        )
-    about = (
-        "Sources from short to long; the most probable word at each step."
-        if comparison.pairs
-        else "The same beginnings from the held-out text, the same seed, temperature 0.8."
-    )
-    return section("What they write", about, *cards)
-
-
-def _said(text: str) -> str:
-    return f'<td class="text">{escape(text)}</td>'
-
-
-def _models(comparison: Comparison) -> str:
-    rows = []
-    for one in comparison.results:
-        how = f"failed: {one.failed}" if one.failed else one.rules
-        rows.append(
-            (
-                one,
-                [
-                    Cell(f"{one.preset}: {one.about}", number=False),
-                    Cell(f"{one.parameters:,}" if one.parameters else "none"),
-                    Cell(one.matched, number=False),
-                    Cell(NONE if one.counts or not one.steps else f"{one.steps:,}"),
-                    Cell(NONE if not one.tokens else count(one.tokens)),
-                    Cell(how, number=False),
-                ],
-            )
-        )
-    heads = ["what it is", "parameters", "size", "steps", "tokens read", "how its loss was counted"]
-    return section("Who was compared", "", table(comparison, "All models.", heads, rows))
-
-
-def _footer() -> str:
-    return (
-        '<footer class="soft">Made by <b>regard compare</b>. All figures of this page are in '
-        "report.json beside it; the runs are in runs/, each a run like any other.</footer>"
-    )
+def _models(comparison: Comparison) -> Section:
+    columns: dict[str, Column] = {
+        "what it is": lambda one: f"{one.preset}: {one.about}",
+        "parameters": lambda one: f"{one.parameters:,}" if one.parameters else "none",
+        "size": lambda one: one.matched,
+        "steps": lambda one: NONE if one.counts or not one.steps else f"{one.steps:,}",
+        "tokens read": lambda one: _shown(one.tokens or None, count),
+        "how its loss was counted": lambda one: (
+            f"failed: {one.failed}" if one.failed else one.rules
+        ),
+    }
+    words = ("what it is", "size", "how its loss was counted")
+    return Section(Table("All models.", comparison.results, columns, words))

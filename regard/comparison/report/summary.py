@@ -1,4 +1,4 @@
-"""What the figures say in plain words. Every sentence is computed; none is known beforehand."""
+"""The figures in plain words. Every sentence is computed; none is known beforehand."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -7,7 +7,7 @@ from regard.formats import count, duration, rate
 from regard.storage import size
 
 ALIKE = 0.05  # powers of growth that differ by less are called the same
-RISE = 1.02  # how much a loss must rise behind the length trained on to be worth a word
+RISE = 1.02  # how much a loss must rise after the length trained on to be worth a word
 SEEN = 0.5  # BLEU: smaller differences between buckets are not spoken of
 FALLEN = 0.05  # of a share, likewise
 UNEVEN = 1.2  # how many times the parameters of another are worth a word
@@ -39,7 +39,7 @@ def named(results: Sequence[Result]) -> str:
 
 
 def too_close(comparison: Comparison, one: Result, other: Result) -> bool:
-    """Whether two models differ by no more than seeds do, or test sets drawn anew."""
+    """True if two models differ by no more than seeds do, or resampled test sets."""
     key = comparison.metric.key
     a, b = one.scores[key], other.scores[key]
     doubt = max(a.deviation, b.deviation)
@@ -79,8 +79,8 @@ def _quality(comparison: Comparison) -> Iterator[str]:
         )
     if last not in (best, *rivals, second):
         tied = [one for one in ranked[:-1] if too_close(comparison, one, last)]
-        behind = f", too close to {named(tied)} to call" if tied else ""
-        yield f"{last.name} comes last with {shown(last)}{behind}."
+        close = f", too close to {named(tied)} to call" if tied else ""
+        yield f"{last.name} comes last with {shown(last)}{close}."
     if len(best.seeds) == 1 and best.margin is None:
         yield "With one seed each, nobody knows how much of a difference is chance; try --seeds 3."
 
@@ -162,15 +162,15 @@ def _lengths(comparison: Comparison) -> Iterator[str]:
         line = one.lengths
         if line is None or len(line.y) < 2 or one.counts:
             continue
-        before, behind = line.y[-2:]
+        before, after = line.y[-2:]
         last = len(line.y) - 1
         here, there = labels[last - 1], labels[last]
         longer = comparison.buckets[last][0] > one.trained_on
-        if behind > RISE * before and longer:
+        if after > RISE * before and longer:
             where = "in rows longer than it was trained on" if one.trained_on else "far into a row"
             yield (
                 f"{one.name} gets worse {where}: {before:.2f} nats at positions {here}, "
-                f"{behind:.2f} at {there}."
+                f"{after:.2f} at {there}."
             )
     falls = {
         one.name: one.lengths.y[0] - one.lengths.y[-1]
@@ -187,7 +187,7 @@ def _lengths(comparison: Comparison) -> Iterator[str]:
 
 
 def _bottleneck(comparison: Comparison) -> Iterator[str]:
-    """What attention adds to one vector, on short sources and on long ones."""
+    """The gain of attention over one vector, on short sources and on long ones."""
     found = {one.name: one.lengths for one in comparison.good if one.name in BOTTLENECK}
     plain, attending = (found.get(name) for name in BOTTLENECK)
     if not comparison.pairs or plain is None or attending is None:
@@ -235,13 +235,13 @@ def _state(comparison: Comparison) -> Iterator[str]:
     least = min(sizes, key=lambda name: sizes[name][-1])
     constant = [name for name in sizes if sizes[name][0] == sizes[name][-1]]
     words = (
-        f"Behind {length:,} tokens {most} keeps {size(sizes[most][-1])} for each text that it "
+        f"After {length:,} tokens {most} keeps {size(sizes[most][-1])} for each text that it "
         f"writes, {least} {size(sizes[least][-1])}"
     )
     if most == least:  # the first of all, which are alike
-        words = f"Behind {length:,} tokens each keeps {size(sizes[most][-1])} for each text"
-    told = f"; what {', '.join(constant)} keep{'s' * (len(constant) == 1)} does not grow"
-    yield f"{words}{told if constant else ''}."
+        words = f"After {length:,} tokens each keeps {size(sizes[most][-1])} for each text"
+    rest = f"; what {', '.join(constant)} keep{'s' * (len(constant) == 1)} does not grow"
+    yield f"{words}{rest if constant else ''}."
 
 
 def _failures(comparison: Comparison) -> Iterator[str]:

@@ -20,7 +20,6 @@ from torch.nn import functional as F
 
 from regard.cost import measured
 from regard.cost.device.ceilings import (
-    SHEETS,
     Device,
     Grid,
     cache_bytes,
@@ -33,11 +32,13 @@ from regard.cost.trace.fake_device import Kind
 from regard.cost.trace.tracer import tracing
 from regard.models.kernels.dropout import WORDS
 from regard.models.kernels.linear import product, products_by_onednn, trained_by_onednn
+from regard.training.datasheets import SHEETS, named_in
 from regard.training.memory.allocator import keep_freed
 
 aten = torch.ops.aten
 Advance = Callable[[str], None]
 Axes = Sequence[Sequence[int]]
+MEASURED = (torch.float32, torch.bfloat16)  # bfloat16 on CPUs too, where it is often slow
 
 # Sizes of products: rows, inner, columns. Shapes that would take too long are left out, and their
 # rate is taken to be that of the nearest smaller one.
@@ -74,11 +75,6 @@ class Clock:
     def least(self, run: Callable[[], object]) -> float:
         """What such a call takes with next to nothing in it; on a GPU that hides behind others."""
         return 0.0 if self.device.type == "cuda" else self.seconds(run)
-
-
-def kinds_for(device: torch.device) -> tuple[torch.dtype, ...]:
-    """The types that are measured: bfloat16 on CPUs too, where it is often slow."""
-    return torch.float32, torch.bfloat16
 
 
 def _grid(
@@ -350,7 +346,7 @@ def calibrate(
     """Measure a device for about so many seconds."""
     kind = _kind(device)
     clock, begin = Clock(device, budget), time.strftime("%Y-%m-%d")
-    kinds = {str(k).removeprefix("torch."): k for k in kinds_for(device)}
+    kinds = {str(k).removeprefix("torch."): k for k in MEASURED}
     if kind == "cpu":
         keep_freed()
     tell("products")
@@ -367,7 +363,8 @@ def calibrate(
     kernel = _kernel(clock)
     fixed, memory = _memory(device)
     near = cache_bytes(device)
-    link = next((s.link for name, s in SHEETS.items() if name in here(device.type).split("-")), 0.0)
+    sheet = named_in(here(device.type))
+    link = SHEETS[sheet].link if sheet else 0.0
     found = Device(
         here(device.type),
         kind,

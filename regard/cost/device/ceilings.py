@@ -20,6 +20,7 @@ import torch
 from regard.cost.trace.fake_device import Kind
 from regard.errors import RegardError, nearest
 from regard.storage import cache_folder, read_json
+from regard.training.datasheets import SHEETS, named_in
 
 FORMAT = 3
 FOLDER = resources.files("regard.cost") / "devices"
@@ -173,27 +174,6 @@ def _grid(found: Mapping[str, Any]) -> Grid:
     return Grid(axes, tuple(float(rate) for rate in found["rates"]))
 
 
-@dataclass(frozen=True)
-class Sheet:
-    """A datasheet: dense operations a second, bytes a second, bytes."""
-
-    half: float
-    full: float
-    bandwidth: float
-    memory: int
-    link: float = 0.0
-
-
-SHEETS = {
-    "h200": Sheet(989e12, 67e12, 4.8e12, 141 * 10**9, 450e9),
-    "h100": Sheet(989e12, 67e12, 3.35e12, 80 * 10**9, 450e9),
-    "a100": Sheet(312e12, 19.5e12, 2.0e12, 80 * 10**9, 300e9),
-    "l40s": Sheet(362e12, 91.6e12, 864e9, 48 * 10**9, 32e9),
-    "a10": Sheet(125e12, 31.2e12, 600e9, 24 * 10**9, 32e9),
-    "l4": Sheet(121e12, 30.3e12, 300e9, 24 * 10**9, 32e9),
-    "4090": Sheet(165e12, 82.6e12, 1.0e12, 24 * 10**9, 32e9),
-    "3090": Sheet(71e12, 35.6e12, 936e9, 24 * 10**9, 32e9),
-}
 # Seconds of the host for a call of torch where nobody has measured.
 CALLS = {f"{phase} call": 4e-6 for phase in ("forward", "backward", "optimizer", "write")}
 # What is reached of a datasheet in practice, roughly: of products, and of traffic.
@@ -289,9 +269,8 @@ def device_named(name: str) -> Device:
     if wanted in shipped():
         found = _shipped(wanted)
         return _as_here(found) if wanted == here(found.kind) else found
-    for sheet in SHEETS:
-        if sheet in wanted.split("-"):  # an L40 is no L4
-            return of_sheet(sheet)
+    if sheet := named_in(wanted):
+        return of_sheet(sheet)
     if re.fullmatch(r"cpu-[1-9]\d{0,3}", wanted):
         return _like(SHIPPED_CPU, int(wanted.removeprefix("cpu-")))
     known = sorted({"auto", "cpu", *SHEETS, *shipped(), *_measured()})

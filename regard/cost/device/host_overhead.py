@@ -21,8 +21,8 @@ from regard.cost import jobs, measured
 from regard.cost.device.ceilings import Device
 from regard.cost.jobs import Counted, Shape
 from regard.cost.predict import How, host_counts, timed
-from regard.families.registry import named
 from regard.models.config import ModelConfig
+from regard.models.registry import named
 
 # What may take time in each phase. Going back, no module is entered; an optimizer has few calls for
 # many tensors, which are large.
@@ -109,17 +109,22 @@ def _phases(
     config: ModelConfig, shape: Shape, where: torch.device, share: float
 ) -> dict[str, float]:
     """Seconds of the host in each phase of a step, the median of many."""
-    found: dict[str, list[float]] = {}
+    found: list[dict[str, float]] = []  # of each step; some phases are entered more than once
 
     @contextmanager
     def phase(name: str) -> Iterator[None]:
         begin = time.perf_counter()
         yield
-        found.setdefault(name, []).append(time.perf_counter() - begin)
+        found[-1][name] = found[-1].get(name, 0.0) + time.perf_counter() - begin
 
     run = measured.training(config, shape, where, phase=phase)
-    _often(run, share / 2)
-    middle = {name: median(taken) for name, taken in found.items()}
+
+    def once() -> None:
+        found.append({})
+        run()
+
+    _often(once, share / 2)
+    middle = {name: median(taken[name] for taken in found) for name in found[0]}
     middle["optimizer"] += middle.pop("gather")
     return middle
 

@@ -95,7 +95,7 @@ class Mention(NamedTuple):
     thing: int
 
 
-class Caption(NamedTuple):
+class SceneCaption(NamedTuple):
     """A true sentence about two things, and where it names them, in its own order."""
 
     text: str
@@ -217,7 +217,7 @@ def relation(one: Thing, other: Thing) -> Relation:
     return "above" if down < 0 else "below"
 
 
-def captions(scene: Scene) -> list[Caption]:
+def captions(scene: Scene) -> list[SceneCaption]:
     """All that can truly be said: each wording for each two things in both orders, all different.
 
     That is 8 captions for two things, 24 for three and 48 for four.
@@ -229,17 +229,12 @@ def captions(scene: Scene) -> list[Caption]:
     ]
 
 
-def _said(wording: str, things: tuple[Thing, ...], one: int, other: int) -> Caption:
+def _said(wording: str, things: tuple[Thing, ...], one: int, other: int) -> SceneCaption:
     text = wording.format(things[one].name, things[other].name)
     # No name is part of another: each has one word for the size, the colour and the shape.
     starts = sorted((text.index(things[thing].name), thing) for thing in (one, other))
     first, second = (Mention(i, i + len(things[thing].name), thing) for i, thing in starts)
-    return Caption(text, (first, second))
-
-
-def is_true(scene: Scene, text: str) -> bool:
-    """Whether a text is one of the scene's captions, to the letter."""
-    return any(text == caption.text for caption in captions(scene))
+    return SceneCaption(text, (first, second))
 
 
 # --- pictures --------------------------------------------------------------------------------

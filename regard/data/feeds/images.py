@@ -62,6 +62,7 @@ class ImageFeed:
     seed: int = 0
     augment: bool = True
     told: Sequence[Captioned] = ()  # the images held out, in the order of `valid`
+    telling = 3  # pictures are alike, captions are not
 
     def __post_init__(self) -> None:
         if not len(self.train):

@@ -24,7 +24,7 @@ from regard.data.feeds.masking import IGNORE
 from regard.data.feeds.order import generator, turned_seed
 from regard.data.readers.pairs import EncodedPairs
 from regard.errors import RegardError
-from regard.text.dropout import Dropout
+from regard.text.dropout import BPEDropout
 from regard.text.specials import EOS, PAD
 
 # How many times more strips than batches in a strip. Padding of Multi30k in batches of 8,192
@@ -47,8 +47,9 @@ class PairBatches:
     valid: EncodedPairs
     tokens: int
     seed: int = 0
-    dropout: tuple[Dropout, Dropout] | None = None  # BPE-dropout of the two sides
+    dropout: tuple[BPEDropout, BPEDropout] | None = None  # BPE-dropout of the two sides
     spread: int = 0  # tokens by which lengths in a batch may differ more
+    telling = 20  # steps that show how lengths vary
     _plans: dict[int, list[np.ndarray]] = field(default_factory=dict, init=False, repr=False)
     _ends: list[int] = field(default_factory=lambda: [0], init=False, repr=False)  # of epochs
     _lock: threading.RLock = field(default_factory=threading.RLock, init=False, repr=False)
@@ -186,12 +187,3 @@ def _batch(pairs: EncodedPairs, chosen: np.ndarray) -> Batch:
     asked, _ = padded([ids[1:] for ids in targets], IGNORE)
     asked_for, read = int(lengths.sum()), int(source_lengths.sum())
     return Batch(tokens, asked, asked_for, asked_for + read, lengths, None, source, source_lengths)
-
-
-def padding(batches: Iterator[Batch]) -> float:
-    """The share of computed positions that hold nothing."""
-    real = computed = 0
-    for batch in batches:
-        real += batch.real_tokens
-        computed += batch.positions
-    return 1 - real / computed if computed else 0.0

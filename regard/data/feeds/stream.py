@@ -29,6 +29,7 @@ class TextFeed:
     rows: int  # in one step
     seed: int = 0
     document_mask: bool = False  # documents in a row do not see one another
+    telling = 1  # all rows are alike
 
     @property
     def rows_per_epoch(self) -> int:

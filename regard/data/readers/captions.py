@@ -42,7 +42,7 @@ class Captioned:
 
 
 @dataclass
-class Counts:
+class CaptionCounts:
     """What became of the captions and images that were read."""
 
     read: int = 0  # captions
@@ -79,7 +79,7 @@ class CaptionTexts:
 
     train: Sequence[Captioned]
     valid: Sequence[Captioned]
-    counts: Counts
+    counts: CaptionCounts
     rule: str
 
     @property
@@ -115,7 +115,7 @@ def gather_captions(
     """
     if not 0 <= held_out < 1:
         raise RegardError(f"the share held out must be from 0 to below 1, not {held_out}")
-    counts = Counts()
+    counts = CaptionCounts()
     found = _usable(_list(train), counts, progress)
     if valid is not None:
         held = _usable(_list(valid), counts, progress)
@@ -174,7 +174,7 @@ class _Line(NamedTuple):
     extra: dict[str, Any]
 
 
-def _usable(path: Path, counts: Counts, progress: Advance | None) -> list[Captioned]:
+def _usable(path: Path, counts: CaptionCounts, progress: Advance | None) -> list[Captioned]:
     """The images of one list that are there, can be read, and have captions."""
     images: dict[str, _Line] = {}
     for line in _lines(path):
@@ -199,7 +199,7 @@ def _usable(path: Path, counts: Counts, progress: Advance | None) -> list[Captio
     return found
 
 
-def _add(one: _Line, line: _Line, counts: Counts) -> None:
+def _add(one: _Line, line: _Line, counts: CaptionCounts) -> None:
     """Add a line's captions to those of its image, cleaned and counted."""
     for caption, boxes in zip(line.captions, line.boxes, strict=True):
         counts.read += 1
@@ -214,7 +214,7 @@ def _add(one: _Line, line: _Line, counts: Counts) -> None:
     one.extra.update(line.extra)
 
 
-def _looked_at(path: Path, one: _Line, counts: Counts) -> Captioned | None:
+def _looked_at(path: Path, one: _Line, counts: CaptionCounts) -> Captioned | None:
     """The image with its captions, or nothing and a count of why not."""
     if not os.path.isfile(path):  # False for a name that no file can have, too
         counts.missing += 1
@@ -307,7 +307,7 @@ class EncodedCaptions:
     targets: Sequence[np.ndarray]  # each (tokens,)
     texts: Sequence[str]
     unknown: int = 0
-    counts: Counts = field(default_factory=Counts)
+    counts: CaptionCounts = field(default_factory=CaptionCounts)
 
     def __len__(self) -> int:
         return len(self.targets)
@@ -323,7 +323,7 @@ def encode_captions(
     records: Sequence[Captioned], tokenizer: Tokenizer, longest: int = 0
 ) -> EncodedCaptions:
     """Every caption as ids, without those of more than `longest` tokens with </s>; 0 keeps all."""
-    counts = Counts(images=len(records))
+    counts = CaptionCounts(images=len(records))
     images, targets, texts = [], [], []
     unknown = 0
     for one in records:

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from regard.errors import Problems, RegardError
-from regard.storage import LineReader, make_folder, parse_line, sync
-from regard.storage.line_reader import LINE
-from regard.text.cutting import Piece, cut
+from regard.storage import make_folder, parse_line, sync
+from regard.storage.line_reader import LINE, LineReader
+from regard.text.cutting import TextPiece, cut
 from regard.text.invalid_utf8 import broken, canonical
 
-__all__ = ["Found", "Piece", "broken", "check_text", "find", "lines", "pieces", "spool"]
+__all__ = ["FoundFiles", "TextPiece", "broken", "check_text", "find", "lines", "pieces", "spool"]
 
 HEAD = 8 << 10  # bytes looked at to tell text from other files
 PICTURES = (".png", ".jpg", ".jpeg")
@@ -30,7 +30,7 @@ DOCUMENT = 1 << 26
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundFiles:
     """What `find` found, in the order given and sorted within folders and patterns."""
 
     files: list[Path] = field(default_factory=list)
@@ -42,14 +42,14 @@ def expanded(path: str | Path) -> Path:
     return Path(os.path.expanduser(path))  # Path.expanduser raises RuntimeError then
 
 
-def find(given: Sequence[str | Path]) -> Found:
+def find(given: Sequence[str | Path]) -> FoundFiles:
     """The text files among files, folders (looked through) and glob patterns (`**` too)."""
-    found, problems = Found(), Problems("text")
+    found, problems = FoundFiles(), Problems("text")
     problems.require(bool(given), "no file, folder or pattern was given")
     for one in given:
         _look(expanded(one), found, problems)
     problems.report()
-    return Found(list(dict.fromkeys(found.files)), list(dict.fromkeys(found.skipped)))
+    return FoundFiles(list(dict.fromkeys(found.files)), list(dict.fromkeys(found.skipped)))
 
 
 def spool(stream: BinaryIO, folder: Path) -> Path:
@@ -71,7 +71,7 @@ def spool(stream: BinaryIO, folder: Path) -> Path:
     return path
 
 
-def pieces(path: Path, size: int = 1 << 20) -> Iterator[Piece]:
+def pieces(path: Path, size: int = 1 << 20) -> Iterator[TextPiece]:
     """The documents of one file, each in pieces of about `size` characters.
 
     A `.jsonl` or `.ndjson` file has a document in each line's "text", any other file is one
@@ -84,7 +84,7 @@ def pieces(path: Path, size: int = 1 << 20) -> Iterator[Piece]:
         yield from cut(_decoded(path), size)
 
 
-def _look(path: Path, found: Found, problems: Problems) -> None:
+def _look(path: Path, found: FoundFiles, problems: Problems) -> None:
     """Add what one given path or pattern means to `found`, what is wrong to `problems`."""
     if path.is_file():
         head = _head(path, problems)
@@ -110,7 +110,7 @@ def _look(path: Path, found: Found, problems: Problems) -> None:
     problems.require(len(met) > len(binary), nothing)
 
 
-def _within(folder: Path, found: Found) -> list[Path]:
+def _within(folder: Path, found: FoundFiles) -> list[Path]:
     """The files below a folder, sorted; what is hidden, and our runs, go to `found.skipped`."""
     met: list[Path] = []
     for here, folders, files in os.walk(folder):

@@ -12,7 +12,7 @@ import numpy as np
 
 from regard.data.builtin import tasks
 from regard.data.readers.files import expanded, find, is_json_lines, lines, unpacked_name
-from regard.data.readers.texts import Part, chosen
+from regard.data.readers.texts import chosen
 from regard.errors import Problems, RegardError
 from regard.storage import parse_line
 from regard.text.invalid_utf8 import broken, replace_invalid_utf8
@@ -28,7 +28,7 @@ class Pair(NamedTuple):
 
 
 @dataclass
-class Counts:
+class PairCounts:
     """What became of the pairs that were read."""
 
     read: int = 0
@@ -55,7 +55,7 @@ class PairTexts:
 
     train: Sequence[Pair]
     valid: Sequence[Pair]
-    counts: Counts
+    counts: PairCounts
     rule: str
 
     @property
@@ -86,7 +86,7 @@ def gather_pairs(
     seed: int = 0,
 ) -> PairTexts:
     """Pairs to train on and to hold out: two aligned files, a TSV, a JSONL, or a built-in task."""
-    counts = Counts()
+    counts = PairCounts()
     if len(train) == 1 and str(train[0]) in tasks.TASKS:
         name = str(train[0])
         return PairTexts(
@@ -121,7 +121,7 @@ def gather_pairs(
     )
 
 
-def _usable(given: Sequence[str | Path], counts: Counts) -> list[Pair]:
+def _usable(given: Sequence[str | Path], counts: PairCounts) -> list[Pair]:
     pairs = list(clean(read_pairs(given), counts))
     if not pairs:
         raise RegardError(f"{_named(given)}: there are no pairs in it with text on both sides")
@@ -212,7 +212,7 @@ def _object(line: str) -> Pair | str:
     return pair
 
 
-def clean(pairs: Iterable[Pair], counts: Counts) -> Iterator[Pair]:
+def clean(pairs: Iterable[Pair], counts: PairCounts) -> Iterator[Pair]:
     """Pairs without blanks at their ends, whole and readable on both sides; the rest counted."""
     for pair in pairs:
         counts.read += 1
@@ -235,7 +235,7 @@ class EncodedPairs:
     targets: Sequence[np.ndarray]
     texts: Sequence[Pair]
     unknown: int = 0
-    counts: Counts = field(default_factory=Counts)
+    counts: PairCounts = field(default_factory=PairCounts)
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -256,7 +256,7 @@ def encode_pairs(
 ) -> EncodedPairs:
     """Pairs as ids, without those that are longer than `longest` tokens or more uneven than
     `ratio`; 0 keeps all."""
-    counts = Counts(read=len(pairs))
+    counts = PairCounts(read=len(pairs))
     sources, targets, texts = [], [], []
     unknown = 0
     for pair in pairs:
@@ -274,6 +274,3 @@ def encode_pairs(
             unknown += source.unknown(read) + target.unknown(write)
     counts.kept = len(texts)
     return EncodedPairs(sources, targets, texts, unknown, counts)
-
-
-Parts = dict[Part, EncodedPairs]

@@ -29,12 +29,12 @@ from torch import Tensor
 from regard.decoding.attention_weights import attended
 from regard.decoding.parallel_batches import GivenUp
 from regard.decoding.sampling import NOTHING, check_numbers, log_probabilities
-from regard.decoding.session import DecoderSession, closed_up
+from regard.decoding.session import DecoderSession
 from regard.decoding.settings import TARGET, Beam, SpecialTokens
 from regard.decoding.stable_topk import stable_topk
 from regard.errors import RegardError
 from regard.models.masks import QueryKeyRange, fitting
-from regard.models.protocol import Memory, SequenceModel
+from regard.models.protocol import Memory, SequenceModel, closed_up
 
 Fate = Literal["kept", "ended", "dropped"]
 
@@ -67,7 +67,7 @@ class Hypothesis:
 
 
 @dataclass(frozen=True)
-class Found:
+class SearchResult:
     """What a search brought for one row."""
 
     hypotheses: list[Hypothesis]  # best first, at most n_best
@@ -102,7 +102,7 @@ class Node:
 
 
 @dataclass
-class Row:
+class BeamRow:
     """One row's search: beams that are open, and what has been found."""
 
     number: int
@@ -127,7 +127,7 @@ def search(
     device: torch.device | str = "cpu",
     memory: Memory | None = None,
     over: Event | None = None,
-) -> list[Found]:
+) -> list[SearchResult]:
     """The best continuations of each prompt (at least one token) by at most `limits` tokens.
 
     Once `over` is set nobody wants them any more, and the next step raises `GivenUp`.
@@ -156,7 +156,7 @@ class _Search:
         self, prefix: DecoderSession, beam: Beam, signs: SpecialTokens, limits: Sequence[int]
     ) -> None:
         self.prefix, self.beam, self.signs = prefix, beam, signs
-        self.rows = [Row(number, limit) for number, limit in enumerate(limits)]
+        self.rows = [BeamRow(number, limit) for number, limit in enumerate(limits)]
         self.open = list(self.rows)
         self.looks: list[Tensor] = []  # by step: (rows of the state, source positions)
         self.forced: list[Tensor] = []  # by row: (tokens of the prompt but its first, positions)
@@ -186,7 +186,7 @@ class _Search:
         table = table if memory.mask is None else fitting(memory.mask, span)
         self.real = table[:, 0].expand(len(lengths), -1)
 
-    def run(self, over: Event | None) -> list[Found]:
+    def run(self, over: Event | None) -> list[SearchResult]:
         while self.open:
             if over is not None and over.is_set():
                 raise GivenUp
@@ -196,10 +196,11 @@ class _Search:
             self._go_on()
         self.prefix.state.free()
         return [
-            Found(self._hypotheses(row), self._forced(row), row.tree or None) for row in self.rows
+            SearchResult(self._hypotheses(row), self._forced(row), row.tree or None)
+            for row in self.rows
         ]
 
-    def _forced(self, row: Row) -> Tensor | None:
+    def _forced(self, row: BeamRow) -> Tensor | None:
         return self.forced[row.number] if self.beam.attention else None
 
     def _look(self) -> None:
@@ -256,7 +257,7 @@ class _Search:
     def _choose(
         self,
         index: int,
-        row: Row,
+        row: BeamRow,
         scores: list[float],
         parents: list[int],
         tokens: list[int],
@@ -316,7 +317,7 @@ class _Search:
         beams = (node for row in self.open for node in row.beams)
         self.prefix.follow([idle if node is None else node.token for node in beams])
 
-    def _hypotheses(self, row: Row) -> list[Hypothesis]:
+    def _hypotheses(self, row: BeamRow) -> list[Hypothesis]:
         return [self._whole(worth, node) for worth, node in row.found[: self.beam.n_best]]
 
     def _whole(self, worth: float, last: Node) -> Hypothesis:

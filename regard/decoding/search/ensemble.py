@@ -15,7 +15,7 @@ from regard.decoding.attention_weights import attended
 from regard.decoding.sampling import log_probabilities
 from regard.decoding.text_model import TextModel
 from regard.errors import RegardError
-from regard.models.config import ModelConfig
+from regard.models.config import Ability, ModelConfig
 from regard.models.masks import Mask
 from regard.models.network import SequenceModule
 from regard.models.protocol import Memory, State
@@ -53,6 +53,16 @@ class States:
     def reorder(self, rows: Tensor | Sequence[int]) -> None:
         for part in self.parts:
             part.reorder(rows)
+
+    def admit(self, other: "States") -> None:
+        if not isinstance(other, States) or len(other.parts) != len(self.parts):
+            raise RegardError("rows can be admitted only from a state of the same models")
+        for part, more in zip(self.parts, other.parts, strict=True):
+            part.admit(more)
+
+    def release(self, rows: Sequence[int]) -> list[int]:
+        *_, kept = [part.release(rows) for part in self.parts]  # each says the same
+        return kept
 
     def rollback(self, counts: Sequence[int]) -> None:
         for part in self.parts:
@@ -111,10 +121,13 @@ class Ensemble(SequenceModule):
         parts = tuple(member.encode(source, lengths, mask) for member in self.writers)
         return Memories(parts[0].values, parts[0].mask, parts=parts)
 
-    def start(self, rows: int, room: int, *, return_attention: bool = False) -> States:
+    def start(self, batch_size: int, capacity: int, *, return_attention: bool = False) -> States:
         """An empty state of every member."""
         return States(
-            [member.start(rows, room, return_attention=return_attention) for member in self.writers]
+            [
+                member.start(batch_size, capacity, return_attention=return_attention)
+                for member in self.writers
+            ]
         )
 
     @property
@@ -141,7 +154,7 @@ def together(speakers: Sequence[TextModel], names: Sequence[str]) -> TextModel:
         raise RegardError("an ensemble needs at least one model")
     first = speakers[0]
     for name, other in zip(names, speakers, strict=True):
-        other.require("decoder", "encoder-decoder", what="be of an ensemble")
+        other.require(Ability.CONTINUE, Ability.TRANSLATE, what="be of an ensemble")
         first.require_words_of(other, name)
     joint = Ensemble([one.module for one in speakers])
     for name, other in zip(names, speakers, strict=True):

@@ -16,14 +16,14 @@ Utility = Callable[[str, str], float]  # of a text, if the other is right; 0 to 
 
 
 @dataclass(frozen=True)
-class Choice:
+class ChosenSample:
     """Which sample it is."""
 
     index: int  # the first of equals
     utilities: tuple[float, ...]  # of every sample: the mean against all the others
 
 
-def least_risk(texts: Sequence[str], utility: str = "chrf") -> Choice:
+def least_risk(texts: Sequence[str], utility: str = "chrf") -> ChosenSample:
     """The sample with the highest mean utility ("chrf" or "bleu") against all the others.
 
     A text that was drawn more often counts as often. One sample alone is held against itself.
@@ -39,7 +39,7 @@ def least_risk(texts: Sequence[str], utility: str = "chrf") -> Choice:
     expected = {text: _expected(text, drawn, worth) for text in drawn}
     best = max(expected.values())
     index = next(i for i, text in enumerate(texts) if expected[text] == best)
-    return Choice(index, tuple(expected[text] for text in texts))
+    return ChosenSample(index, tuple(expected[text] for text in texts))
 
 
 def _expected(text: str, drawn: Counter[str], worth: Utility) -> float:

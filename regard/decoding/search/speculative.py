@@ -13,9 +13,9 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from regard.decoding.decode_batch import DecodeBatch, Row, Token, logprobs, most_probable
+from regard.decoding.decode_batch import DecodeBatch, DecodeRow, Token, logprobs, most_probable
 from regard.decoding.sampling import SamplingBatch, distribution, draw
-from regard.decoding.session import DecoderSession, closed_up
+from regard.decoding.session import DecoderSession
 from regard.decoding.settings import TEXT, Sampling, SpecialTokens
 from regard.errors import RegardError
 from regard.models.protocol import Memory, SequenceModel
@@ -112,11 +112,11 @@ class Speculation:
 
     def _leave(self) -> None:
         """Rows that have ended give their place away, on both sides."""
-        kept = closed_up([not row.ended for row in self.writing.rows])
-        if kept:
-            self.draft.reorder(kept)
-        elif self.writing.rows:
+        ended = [index for index, row in enumerate(self.writing.rows) if row.ended]
+        if len(ended) == len(self.writing.rows):
             self.draft.state.free()
+        elif ended:
+            self.draft.release(ended)
         self.writing.leave()
 
     def _propose(self) -> tuple[list[list[int]], list[Tensor]]:
@@ -159,13 +159,13 @@ class Speculation:
                     standing[i, token] = True
         return proposals, chances
 
-    def _wanted(self, row: Row) -> int:
+    def _wanted(self, row: DecodeRow) -> int:
         """How many proposals the row has a use for: one token comes behind them anyway."""
         left = row.most - row.written
         unread = self.reach - len(self.texts[row.number])
         return max(min(self.ahead, left - 1, unread + 1), 0)
 
-    def _unread(self, row: Row) -> list[int]:
+    def _unread(self, row: DecodeRow) -> list[int]:
         """What the draft has not taken in yet."""
         return self.texts[row.number][-1 if self.writing.fresh else -2 :]
 
@@ -265,7 +265,7 @@ def remainder(p: Tensor, q: Tensor) -> Tensor:
     return torch.where(more.sum(-1, keepdim=True) > 0, more, p)
 
 
-def _roll(row: Row) -> float:
+def _roll(row: DecodeRow) -> float:
     """The row's next random number; at temperature 0 there is one token, whatever the number."""
     return row.rng.random() if row.asked.temperature else 0.0
 

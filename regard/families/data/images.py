@@ -9,9 +9,9 @@ from regard.data.builtin.tasks import Part
 from regard.data.feeds.images import ImageFeed, Pictures, workers_for
 from regard.data.progress import Progress
 from regard.data.readers.captions import (
+    CaptionCounts,
     Captioned,
     CaptionTexts,
-    Counts,
     EncodedCaptions,
     encode_captions,
     encode_firsts,
@@ -19,12 +19,13 @@ from regard.data.readers.captions import (
 )
 from regard.data.readers.texts import Advance
 from regard.errors import RegardError
-from regard.families.data.vocabularies import learned, vocabulary_for
+from regard.families.data.vocabularies import learned
+from regard.families.plan import PreparedData
 from regard.families.settings import Settings
+from regard.families.tasks.base import little
 from regard.models.captioner.config import CaptionConfig
-from regard.runs.resolve import PreparedData
-from regard.runs.stored_run import config_for
 from regard.storage import cache_folder, no_room, size
+from regard.text.learning import vocabulary_for
 from regard.text.tokenizer import Kind, Tokenizer
 
 SCENES = "scenes"  # the built-in data
@@ -32,7 +33,6 @@ HELD_OUT = 500  # scenes
 TOLD = 5  # captions of a scene to learn from: so many people describe a picture of Flickr30k
 FORMAT = 1  # of scenes that are kept
 AT_ONCE = 64  # images
-JUDGED_BY = 50  # images; fewer held out tell little
 PNG = 5 << 10  # bytes of a scene, about
 
 
@@ -84,7 +84,7 @@ def prepared(settings: Settings, stages: Progress, known: Sequence[Tokenizer]) -
     with stages.stage(f"learning {kind} tokens", characters) as progress:
         tokenizer = known[0] if known else learned(wanted, texts.texts(), progress)
     wanted = replace(wanted, kind=tokenizer.kind)
-    config = config_for(settings.model, tokenizer, tokenizer)
+    config = settings.model.config(vocabulary=len(tokenizer), source_vocabulary=0)
     assert isinstance(config, CaptionConfig)
     longest = data.longest or config.context
     if longest > config.context:
@@ -121,7 +121,9 @@ def prepared(settings: Settings, stages: Progress, known: Sequence[Tokenizer]) -
     )
 
 
-def decodable(images: Sequence[Captioned], pictures: Pictures, counts: Counts) -> list[Captioned]:
+def decodable(
+    images: Sequence[Captioned], pictures: Pictures, counts: CaptionCounts
+) -> list[Captioned]:
     """Those of some images that can be decoded to the end; the others are counted."""
     kept = []
     for first in range(0, len(images), AT_ONCE):
@@ -156,8 +158,4 @@ def _warnings(texts: CaptionTexts, train: EncodedCaptions, tokens: int, longest:
     told = [*texts.counts.sentences(), *train.counts.sentences(longest)]
     if train.unknown:
         told.append(f"{train.unknown:,} of {tokens:,} tokens are unknown to the tokenizer")
-    if 0 < len(texts.valid) < JUDGED_BY:
-        told.append(
-            f"only {len(texts.valid)} images are held out: the figures over them say little"
-        )
-    return told
+    return [*told, *little(len(texts.valid), "images")]

@@ -11,23 +11,10 @@ from regard.errors import RegardError
 from regard.storage import cache_folder, no_room, replacing
 from regard.text.learning import learn
 from regard.text.tokenised import beginning, looks_tokenised
-from regard.text.tokenizer import Kind, Tokenizer
+from regard.text.tokenizer import Tokenizer
 from regard.training.settings import TokenizerSettings
 
 LEARN_FROM = 100_000_000  # characters a tokenizer learns from at most, spread over the corpus
-ALL = 1 << 24  # tokens: more words than any text has
-
-
-def vocabulary_for(kind: Kind, characters: int, all_words: bool = False) -> int:
-    """How many tokens a text of this size can teach: BPE's merges need examples."""
-    if kind == "word" and all_words:
-        return ALL
-    if kind != "bpe":
-        return 0
-    vocabulary = 512
-    while vocabulary < 32768 and vocabulary * 512 < characters:
-        vocabulary *= 2
-    return vocabulary
 
 
 def is_tokenised(settings: TokenizerSettings) -> bool | None:

@@ -4,9 +4,9 @@ from collections.abc import Collection, Iterator
 from typing import Any
 
 from regard.interchange.huggingface.family import (
-    Family,
-    Rule,
-    Settings,
+    ConfigReader,
+    FolderFamily,
+    TensorRule,
     activation_name,
     head_rows,
     joined,
@@ -15,7 +15,7 @@ from regard.interchange.huggingface.family import (
 from regard.models.transformer.config import TransformerConfig
 
 
-class Bert(Family):
+class Bert(FolderFamily):
     name = "bert"
     prefix = "bert."
     outside = ("cls.",)
@@ -26,7 +26,9 @@ class Bert(Family):
         r"|cls\.seq_relationship\..*"
     )
 
-    def read(self, settings: Settings, names: Collection[str], own_head: bool) -> dict[str, Any]:
+    def read(
+        self, settings: ConfigReader, names: Collection[str], own_head: bool
+    ) -> dict[str, Any]:
         settings.must_be("is_decoder", False)
         settings.must_be("add_cross_attention", False)
         settings.must_be("position_embedding_type", "absolute", None)
@@ -79,11 +81,11 @@ class Bert(Family):
             del result[bias]
         return result
 
-    def rules(self, config: TransformerConfig) -> Iterator[Rule]:
+    def rules(self, config: TransformerConfig) -> Iterator[TensorRule]:
         table = "bert.embeddings"
-        yield Rule("embed.tokens.weight", (f"{table}.word_embeddings.weight",))
-        yield Rule("embed.segments.weight", (f"{table}.token_type_embeddings.weight",))
-        yield Rule("encoder.positions.table.weight", (f"{table}.position_embeddings.weight",))
+        yield TensorRule("embed.tokens.weight", (f"{table}.word_embeddings.weight",))
+        yield TensorRule("embed.segments.weight", (f"{table}.token_type_embeddings.weight",))
+        yield TensorRule("encoder.positions.table.weight", (f"{table}.position_embeddings.weight",))
         yield from plain("encoder.embedding_norm", f"{table}.LayerNorm")
         for i in range(config.layers):
             ours, theirs = f"encoder.blocks.{i}", f"bert.encoder.layer.{i}"
@@ -102,6 +104,6 @@ class Bert(Family):
             yield from plain("head.transform", "cls.predictions.transform.dense")
             yield from plain("head.norm", "cls.predictions.transform.LayerNorm")
             bias, copies = ("cls.predictions.decoder.bias",), ("cls.predictions.bias",)
-            yield Rule("head.bias", bias, copies=copies, write_copies=True)
+            yield TensorRule("head.bias", bias, copies=copies, write_copies=True)
             if not config.tied:
-                yield Rule("head.project.weight", ("cls.predictions.decoder.weight",))
+                yield TensorRule("head.project.weight", ("cls.predictions.decoder.weight",))

@@ -10,22 +10,22 @@ import torch
 from torch import Tensor
 
 from regard.errors import Problems, RegardError, nearest
-from regard.interchange.huggingface import FAMILIES, Family
-from regard.interchange.huggingface.family import Rule, Settings
+from regard.interchange.huggingface import FAMILIES, FolderFamily
+from regard.interchange.huggingface.family import ConfigReader, TensorRule
 from regard.models.construction import build
 from regard.models.transformer.config import TransformerConfig
 from regard.models.transformer.model import Transformer
-from regard.storage import (
+from regard.storage import make_folder, read_json
+from regard.storage.tensors import (
     FLOATS,
     TensorFolder,
     check_finite,
     former_files,
-    make_folder,
-    read_json,
     widest,
     write_tensors,
 )
 
+HEAD, POOLER = "cls.predictions.transform.dense.weight", "bert.pooler.dense.weight"  # of BERT
 # Settings that do not change what a trained model computes, and need not survive.
 TRAINING_ONLY = ("dropout", "attention_dropout", "activation_dropout", "initialisation")
 
@@ -47,7 +47,9 @@ def load_folder(
     return module.eval(), settings
 
 
-def open_folder(folder: Path) -> tuple[Family, TransformerConfig, TensorFolder, dict[str, Any]]:
+def open_folder(
+    folder: Path,
+) -> tuple[FolderFamily, TransformerConfig, TensorFolder, dict[str, Any]]:
     """A folder's family, our config for it, its tensors by their canonical names, its config."""
     found = read_json(folder / "config.json")
     kind = str(found.get("model_type"))
@@ -62,7 +64,7 @@ def open_folder(folder: Path) -> tuple[Family, TransformerConfig, TensorFolder, 
     except RegardError as error:
         raise RegardError(f"{folder}: {error}") from None
     problems = Problems(str(folder / "config.json"))
-    arguments = family.read(Settings(found, problems), tensors, _own_head(family, tensors))
+    arguments = family.read(ConfigReader(found, problems), tensors, _own_head(family, tensors))
     problems.report()
     try:
         config = TransformerConfig(**arguments).resolved()
@@ -71,7 +73,7 @@ def open_folder(folder: Path) -> tuple[Family, TransformerConfig, TensorFolder, 
     return family, config, tensors, found
 
 
-def _own_head(family: Family, tensors: TensorFolder) -> bool:
+def _own_head(family: FolderFamily, tensors: TensorFolder) -> bool:
     """Whether a folder has an output matrix that differs from the embedding."""
     embedding = next((name for name in family.embedding if name in tensors), None)
     if family.head not in tensors or embedding is None:
@@ -81,7 +83,7 @@ def _own_head(family: Family, tensors: TensorFolder) -> bool:
     return not torch.equal(tensors[family.head], tensors[embedding])
 
 
-def _gather(family: Family, module: Transformer, tensors: TensorFolder) -> dict[str, Tensor]:
+def _gather(family: FolderFamily, module: Transformer, tensors: TensorFolder) -> dict[str, Tensor]:
     """Our tensors from theirs, after the names and shapes of all have been checked."""
     ours = {name: tuple(p.shape) for name, p in module.named_parameters()}
     rules = list(family.rules(module.config))
@@ -107,7 +109,7 @@ def _gather(family: Family, module: Transformer, tensors: TensorFolder) -> dict[
     return {rule.ours: _finite(rule, tensors) for rule in rules}
 
 
-def _shapes(rule: Rule, ours: tuple[int, ...]) -> list[tuple[int, ...]]:
+def _shapes(rule: TensorRule, ours: tuple[int, ...]) -> list[tuple[int, ...]]:
     """The shapes their tensors must have to make up one of ours."""
     if rule.row:
         return [(1, *ours)]
@@ -116,7 +118,7 @@ def _shapes(rule: Rule, ours: tuple[int, ...]) -> list[tuple[int, ...]]:
     return [(size, *ours[1:]) for size in rule.sizes or ours[:1]]
 
 
-def _finite(rule: Rule, tensors: TensorFolder) -> Tensor:
+def _finite(rule: TensorRule, tensors: TensorFolder) -> Tensor:
     """Our tensor, if all that it is made of are numbers."""
     found = _join(rule, tensors)
     try:
@@ -126,7 +128,7 @@ def _finite(rule: Rule, tensors: TensorFolder) -> Tensor:
     return found
 
 
-def _join(rule: Rule, tensors: Mapping[str, Tensor]) -> Tensor:
+def _join(rule: TensorRule, tensors: Mapping[str, Tensor]) -> Tensor:
     parts = [tensors[name] for name in rule.theirs]
     if rule.row:
         return parts[0][0]
@@ -135,7 +137,7 @@ def _join(rule: Rule, tensors: Mapping[str, Tensor]) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
-def _part(rule: Rule, tensor: Tensor) -> dict[str, Tensor]:
+def _part(rule: TensorRule, tensor: Tensor) -> dict[str, Tensor]:
     if rule.row:
         return {rule.theirs[0]: tensor[None]}
     if rule.transposed:
@@ -144,6 +146,30 @@ def _part(rule: Rule, tensor: Tensor) -> dict[str, Tensor]:
         return {name: tensor.clone() for name in (*rule.theirs, *rule.copies)}
     parts = tensor.split(rule.sizes) if rule.sizes else (tensor,)
     return dict(zip(rule.theirs, parts, strict=True))
+
+
+def config_of_folder(folder: Path) -> TransformerConfig:
+    """The model of a Hugging Face folder, whether or not its weights are there."""
+    path = folder / "config.json"
+    if any(folder.glob("*.safetensors")) or not path.is_file():
+        return open_folder(folder)[1]
+    found = read_json(path)
+    kind = str(found.get("model_type"))
+    if kind not in FAMILIES:
+        raise RegardError(f"{path}: model type {kind!r} is not one that Regard reads")
+    # Only of BERT's do tensors tell what parts there are; its architecture tells too.
+    names = [HEAD, *([POOLER] if "BertForPreTraining" in str(found.get("architectures")) else [])]
+    problems = Problems(str(path))
+    arguments = FAMILIES[kind].read(ConfigReader(found, problems), names, own_head=False)
+    problems.report()
+    return TransformerConfig(**arguments).resolved()
+
+
+def savable(module: object) -> Transformer:
+    """The module, if a folder can hold it."""
+    if not isinstance(module, Transformer):
+        raise RegardError("a Hugging Face folder holds a Transformer; this model is not one")
+    return module
 
 
 def save_folder(
@@ -176,7 +202,7 @@ def _dtype(module: Transformer) -> torch.dtype:
     return module.embed.tokens.weight.dtype
 
 
-def family_of(config: TransformerConfig) -> Family:
+def family_of(config: TransformerConfig) -> FolderFamily:
     """The family whose folders can express this config, found by writing and reading it back."""
     nearest_misses = []
     for family in FAMILIES.values():
@@ -192,13 +218,13 @@ def family_of(config: TransformerConfig) -> Family:
     )
 
 
-def _lost(family: Family, config: TransformerConfig) -> list[str]:
+def _lost(family: FolderFamily, config: TransformerConfig) -> list[str]:
     """The settings that do not survive being written as this family's config and read back."""
     ignored = {*TRAINING_ONLY, *config.inert()}
     keys = [field.name for field in fields(config) if field.name not in ignored]
     # Some settings are told from the tensors' names when reading; these are the ones written.
     names = {name for rule in family.rules(config) for name in rule.theirs}
-    written = Settings(family.write(config), Problems(family.name))
+    written = ConfigReader(family.write(config), Problems(family.name))
     try:
         back = TransformerConfig(**family.read(written, names, not config.tied)).resolved()
     except RegardError:

@@ -3,18 +3,26 @@
 from collections.abc import Collection, Iterator
 from typing import Any
 
-from regard.interchange.huggingface.family import Family, Rule, Settings, activation_name, plain
+from regard.interchange.huggingface.family import (
+    ConfigReader,
+    FolderFamily,
+    TensorRule,
+    activation_name,
+    plain,
+)
 from regard.models.transformer.config import TransformerConfig
 
 
-class GPT2(Family):
+class GPT2(FolderFamily):
     name = "gpt2"
     prefix = "transformer."
     outside = ("lm_head.",)
     head, embedding = "lm_head.weight", ("transformer.wte.weight",)
     unneeded = r"transformer\.h\.\d+\.attn\.(masked_)?bias|lm_head\.weight"
 
-    def read(self, settings: Settings, names: Collection[str], own_head: bool) -> dict[str, Any]:
+    def read(
+        self, settings: ConfigReader, names: Collection[str], own_head: bool
+    ) -> dict[str, Any]:
         settings.must_be("scale_attn_by_inverse_layer_idx", False)
         settings.must_be("add_cross_attention", False)
         width = settings.size("n_embd")
@@ -52,9 +60,9 @@ class GPT2(Family):
             "attn_pdrop": config.attention_dropout,
         }
 
-    def rules(self, config: TransformerConfig) -> Iterator[Rule]:
-        yield Rule("embed.tokens.weight", ("transformer.wte.weight",))
-        yield Rule("decoder.positions.table.weight", ("transformer.wpe.weight",))
+    def rules(self, config: TransformerConfig) -> Iterator[TensorRule]:
+        yield TensorRule("embed.tokens.weight", ("transformer.wte.weight",))
+        yield TensorRule("decoder.positions.table.weight", ("transformer.wpe.weight",))
         for i in range(config.layers):
             ours, theirs = f"decoder.blocks.{i}", f"transformer.h.{i}"
             yield from plain(f"{ours}.attention_norm", f"{theirs}.ln_1")
@@ -66,8 +74,8 @@ class GPT2(Family):
                 ("feedforward.contract", "mlp.c_proj"),
             ):
                 names = (f"{theirs}.{yours}.weight",)
-                yield Rule(f"{ours}.{mine}.weight", names, transposed=True)
-                yield Rule(f"{ours}.{mine}.bias", (f"{theirs}.{yours}.bias",))
+                yield TensorRule(f"{ours}.{mine}.weight", names, transposed=True)
+                yield TensorRule(f"{ours}.{mine}.bias", (f"{theirs}.{yours}.bias",))
         yield from plain("decoder.norm", "transformer.ln_f")
         if not config.tied:
-            yield Rule("head.project.weight", ("lm_head.weight",))
+            yield TensorRule("head.project.weight", ("lm_head.weight",))

@@ -5,9 +5,9 @@ from typing import Any
 
 from regard.errors import RegardError, nearest
 from regard.interchange.huggingface.family import (
-    Family,
-    Rule,
-    Settings,
+    ConfigReader,
+    FolderFamily,
+    TensorRule,
     activation_name,
     head_rows,
     joined,
@@ -16,14 +16,16 @@ from regard.interchange.huggingface.family import (
 from regard.models.transformer.config import RotaryScaling, TransformerConfig
 
 
-class Llama(Family):
+class Llama(FolderFamily):
     name = "llama"
     prefix = "model."
     outside = ("lm_head.",)
     head, embedding = "lm_head.weight", ("model.embed_tokens.weight",)
     unneeded = r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq|lm_head\.weight"
 
-    def read(self, settings: Settings, names: Collection[str], own_head: bool) -> dict[str, Any]:
+    def read(
+        self, settings: ConfigReader, names: Collection[str], own_head: bool
+    ) -> dict[str, Any]:
         heads, width = settings.size("num_attention_heads"), settings.size("hidden_size")
         base, scaling = _rope(settings)
         return {
@@ -81,8 +83,8 @@ class Llama(Family):
             "attention_dropout": config.attention_dropout,
         }
 
-    def rules(self, config: TransformerConfig) -> Iterator[Rule]:
-        yield Rule("embed.tokens.weight", ("model.embed_tokens.weight",))
+    def rules(self, config: TransformerConfig) -> Iterator[TensorRule]:
+        yield TensorRule("embed.tokens.weight", ("model.embed_tokens.weight",))
         for i in range(config.layers):
             ours, theirs = f"decoder.blocks.{i}", f"model.layers.{i}"
             attention, bias = f"{theirs}.self_attn", config.feedforward_bias
@@ -102,10 +104,10 @@ class Llama(Family):
             )
         yield from plain("decoder.norm", "model.norm", False)
         if not config.tied:
-            yield Rule("head.project.weight", ("lm_head.weight",))
+            yield TensorRule("head.project.weight", ("lm_head.weight",))
 
 
-def _rope(settings: Settings) -> tuple[float, RotaryScaling | None]:
+def _rope(settings: ConfigReader) -> tuple[float, RotaryScaling | None]:
     """Base and scaling of rotary positions, in the spelling of before or after 2025."""
     older = settings.found.get("rope_scaling") or {}
     newer = settings.found.get("rope_parameters") or {}
@@ -113,7 +115,7 @@ def _rope(settings: Settings) -> tuple[float, RotaryScaling | None]:
         settings.problems.add("rope_parameters and rope_scaling must be objects")
         return 10000.0, None
     rope = {"rope_theta": settings.found.get("rope_theta", 10000.0)} | older | newer
-    inner = Settings(rope, settings.problems)
+    inner = ConfigReader(rope, settings.problems)
     base = inner.number("rope_theta", 10000.0)
     kind = rope.get("rope_type", rope.get("type", "default"))
     if kind == "default":

@@ -4,9 +4,9 @@ from collections.abc import Collection, Iterator
 from typing import Any
 
 from regard.interchange.huggingface.family import (
-    Family,
-    Rule,
-    Settings,
+    ConfigReader,
+    FolderFamily,
+    TensorRule,
     activation_name,
     head_rows,
     joined,
@@ -15,7 +15,7 @@ from regard.interchange.huggingface.family import (
 from regard.models.transformer.config import TransformerConfig
 
 
-class T5(Family):
+class T5(FolderFamily):
     name = "t5"
     head, embedding = "lm_head.weight", ("shared.weight",)
     unneeded = (
@@ -23,7 +23,9 @@ class T5(Family):
         r"|decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight"
     )
 
-    def read(self, settings: Settings, names: Collection[str], own_head: bool) -> dict[str, Any]:
+    def read(
+        self, settings: ConfigReader, names: Collection[str], own_head: bool
+    ) -> dict[str, Any]:
         settings.must_be("is_encoder_decoder", True)
         layers = settings.size("num_layers")
         words = str(settings.found.get("feed_forward_proj", "relu")).split("-")
@@ -40,9 +42,9 @@ class T5(Family):
             "heads": settings.size("num_heads"),
             "head_width": settings.size("d_kv"),
             "hidden": settings.size("d_ff"),
-            "activation": Settings({"feed_forward_proj": activation}, settings.problems).activation(
-                "feed_forward_proj"
-            ),
+            "activation": ConfigReader(
+                {"feed_forward_proj": activation}, settings.problems
+            ).activation("feed_forward_proj"),
             "gated": words[0] == "gated",
             "norm": "rms",
             "norm_epsilon": settings.number("layer_norm_epsilon", 1e-6),
@@ -86,22 +88,22 @@ class T5(Family):
             "decoder_start_token_id": 0,
         }
 
-    def rules(self, config: TransformerConfig) -> Iterator[Rule]:
+    def rules(self, config: TransformerConfig) -> Iterator[TensorRule]:
         copies = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
-        yield Rule("embed.tokens.weight", ("shared.weight",), copies=copies)
+        yield TensorRule("embed.tokens.weight", ("shared.weight",), copies=copies)
         for stack, layers in (("encoder", config.encoder_layers), ("decoder", config.layers)):
             table = f"{stack}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
-            yield Rule(f"{stack}.positions.table.weight", (table,))
+            yield TensorRule(f"{stack}.positions.table.weight", (table,))
             for i in range(layers):
                 ours, theirs = f"{stack}.blocks.{i}", f"{stack}.block.{i}.layer"
                 yield from self._block(config, ours, theirs, cross=stack == "decoder")
             yield from plain(f"{stack}.norm", f"{stack}.final_layer_norm", False)
         if not config.tied:
-            yield Rule("head.project.weight", ("lm_head.weight",))
+            yield TensorRule("head.project.weight", ("lm_head.weight",))
 
     def _block(
         self, config: TransformerConfig, ours: str, theirs: str, cross: bool
-    ) -> Iterator[Rule]:
+    ) -> Iterator[TensorRule]:
         mine = f"{theirs}.0.SelfAttention"
         parts = [f"{mine}.{part}" for part in "qkv"]
         yield from joined(f"{ours}.attention.query_key_value", parts, head_rows(config), False)

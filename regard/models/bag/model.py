@@ -8,6 +8,7 @@ that training, scoring and search treat it as any encoder–decoder.
 """
 
 from collections.abc import Sequence
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +20,7 @@ from regard.models.kernels.dropout import dropout
 from regard.models.kernels.linear import Linear
 from regard.models.masks import Mask
 from regard.models.network import SequenceModule
-from regard.models.protocol import Memory, State, chosen_rows, forgotten
+from regard.models.protocol import SEVERAL, BaseState, Memory, State, forgotten
 from regard.models.validation import check_room, checked_lengths
 
 END = 2
@@ -28,10 +29,8 @@ END = 2
 NEVER = -100.0
 
 
-class LabelState:
+class LabelState(BaseState):
     """What a bag's label needs between steps: its logits, and how many tokens stand already."""
-
-    attention: Tensor | None = None  # it looks at all words alike
 
     def __init__(self, rows: int) -> None:
         self.counts = [0] * rows  # tokens of each row
@@ -48,14 +47,6 @@ class LabelState:
         self.counts = [count + more for count, more in zip(self.counts, new, strict=True)]
         self.undoable = list(new)
 
-    def reorder(self, rows: Tensor | Sequence[int]) -> None:
-        """Row i becomes what row `rows[i]` was; rows may repeat, and their number may change."""
-        wanted = chosen_rows(rows, self.rows)
-        self.counts = [self.counts[row] for row in wanted]
-        self.undoable = [self.undoable[row] for row in wanted]
-        if self.labels is not None:
-            self.labels = self.labels[torch.tensor(wanted, device=self.labels.device)]
-
     def rollback(self, counts: Sequence[int]) -> None:
         """Row r forgets its last `counts[r]` tokens, of those that came with the last call."""
         taken, there = forgotten(counts, self.undoable), self.undoable
@@ -65,6 +56,24 @@ class LabelState:
     def free(self) -> None:
         """Give the memory back."""
         self.counts, self.undoable, self.labels, self.memory = [], [], None, None
+
+    def _model(self) -> object:
+        labels = self.labels
+        return None if labels is None else (labels.shape[1:], labels.dtype, labels.device)
+
+    def _choose(self, rows: list[int]) -> None:
+        self.counts = [self.counts[row] for row in rows]
+        self.undoable = [self.undoable[row] for row in rows]
+        if self.labels is not None:
+            index = torch.tensor(rows, dtype=torch.long, device=self.labels.device)
+            self.labels = self.labels[index]
+
+    def _admit(self, other: Self) -> None:
+        self.counts += other.counts
+        self.undoable += other.undoable
+        if self.labels is not None and other.labels is not None:
+            self.labels = torch.cat([self.labels, other.labels])
+        self.memory = SEVERAL
 
 
 class Bag(SequenceModule):
@@ -136,14 +145,14 @@ class Bag(SequenceModule):
         ends[END] = 0.0
         return torch.where((places <= 0)[..., None], labels, ends)
 
-    def start(self, rows: int, room: int, *, return_attention: bool = False) -> State:
-        """An empty state; it needs the same little room for any length."""
+    def start(self, batch_size: int, capacity: int, *, return_attention: bool = False) -> State:
+        """An empty state; it takes as little memory for any capacity."""
         if return_attention:
             raise RegardError(
                 "a bag looks at all its words alike, so there is no attention to return"
             )
-        check_room(rows, room)
-        return LabelState(rows)
+        check_room(batch_size, capacity)
+        return LabelState(batch_size)
 
     def _labels(self, held: LabelState | None, memory: Memory | None, rows: int) -> Tensor:
         """The label's logits (rows, 1, vocabulary): what the state holds, or the memory."""

@@ -1,24 +1,17 @@
 """Everything that tells one captioner from another (M8), as a frozen, checked value."""
 
+from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal
 
-from regard.errors import Problems, nearest
-from regard.models.config import ModelConfig
+from regard.fields import Range, Share
+from regard.models.config import ModelConfig, Vocabulary
 from regard.models.recurrent.config import RecurrentConfig
 from regard.models.transformer.config import TransformerConfig
 
 Encoder = Literal["cnn", "patches"]
 Decoder = Literal["lstm", "transformer"]
-LARGEST = {
-    "vocabulary": 1 << 26,
-    "picture": 1 << 12,
-    "patch": 1 << 8,
-    "encoder_layers": 64,
-    "layers": 64,
-    "width": 1 << 14,
-    "heads": 1 << 10,
-}
 
 
 @dataclass(frozen=True)
@@ -28,51 +21,30 @@ class CaptionConfig(ModelConfig):
     family: ClassVar[str] = "captioner"
     kind: ClassVar[Literal["captioner"]] = "captioner"
 
-    vocabulary: int = 50257
-    context: int = 64  # tokens of a caption, its end included
-    picture: int = 64  # pixels of a side
-    patch: int = 8  # pixels of a side that one place of the grid stands for
+    vocabulary: Vocabulary = 50257
+    context: Annotated[int, Range(1, 1 << 16)] = 64  # tokens of a caption, its end included
+    picture: Annotated[int, Range(1, 1 << 12)] = 64  # pixels of a side
+    # pixels of a side that one place of the grid stands for
+    patch: Annotated[int, Range(1, 1 << 8)] = 8
     encoder: Encoder = "cnn"
     decoder: Decoder = "transformer"
-    encoder_layers: int = 2  # cnn: residual blocks for each halving; patches: of the Transformer
-    layers: int = 3  # of the decoder: to name what is left of another thing takes two looks
-    width: int = 128
-    heads: int = 4  # of Transformers, and of an LSTM's looks
-    dropout: float = 0.1
+    # cnn: residual blocks for each halving; patches: of the Transformer
+    encoder_layers: Annotated[int, Range(1, 64)] = 2
+    # of the decoder: to name what is left of another thing takes two looks
+    layers: Annotated[int, Range(1, 64)] = 3
+    width: Annotated[int, Range(1, 1 << 14)] = 128
+    heads: Annotated[int, Range(1, 1 << 10)] = 4  # of Transformers, and of an LSTM's looks
+    dropout: Share = 0.1
 
-    def __post_init__(self) -> None:
-        problems = Problems("model settings")
-        for name, known in (("encoder", get_args(Encoder)), ("decoder", get_args(Decoder))):
-            value = getattr(self, name)
-            fits = value in known
-            problems.require(fits, f"{name} cannot be {value!r}; {nearest(str(value), known)}")
-        for name, most in {**LARGEST, "context": 1 << 16}.items():
-            value = getattr(self, name)
-            fits = isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= most
-            problems.require(
-                fits, f"{name} must be a whole number from 1 to {most:,}, not {value!r}"
-            )
-        share = self.dropout
-        fine = isinstance(share, int | float) and not isinstance(share, bool) and 0 <= share < 1
-        problems.require(fine, f"dropout must be in [0, 1), not {share!r}")
-        problems.report()
-        self._check_fit()
-
-    def _check_fit(self) -> None:
-        """Settings that are fine each but not together."""
-        problems = Problems("model settings")
-        power = self.patch >= 2 and self.patch & (self.patch - 1) == 0
-        if self.encoder == "cnn":
-            problems.require(power, f"patch must be a power of 2 for a cnn, not {self.patch}")
-        problems.require(
-            self.picture % self.patch == 0,
-            f"patches of {self.patch} pixels do not fill a picture of {self.picture}",
-        )
-        problems.require(
-            self.width % self.heads == 0 and self.width % 8 == 0,
-            f"width {self.width} must be a multiple of 8 and of {self.heads} heads",
-        )
-        problems.report()
+    def disagreements(self, wrong: AbstractSet[str]) -> Iterator[str]:
+        if wrong:
+            return
+        if self.encoder == "cnn" and (self.patch < 2 or self.patch & (self.patch - 1)):
+            yield f"patch must be a power of 2 for a cnn, not {self.patch}"
+        if self.picture % self.patch:
+            yield f"patches of {self.patch} pixels do not fill a picture of {self.picture}"
+        if self.width % self.heads or self.width % 8:
+            yield f"width {self.width} must be a multiple of 8 and of {self.heads} heads"
 
     @property
     def side(self) -> int:
@@ -112,6 +84,10 @@ class CaptionConfig(ModelConfig):
             dropout=self.dropout,
             initialisation="xavier",
         )
+
+    @property
+    def picture_shape(self) -> tuple[int, ...]:
+        return 3, self.picture, self.picture
 
     @property
     def ties_output(self) -> bool:

@@ -20,11 +20,11 @@ from regard.models.recurrent.cells import LSTM, Held
 from regard.models.recurrent.config import RecurrentConfig
 from regard.models.recurrent.layers import Head, initialise, unmixed
 from regard.models.recurrent.model import Recurrent
-from regard.models.recurrent.state import HiddenState, RecurrentState, Sighted
+from regard.models.recurrent.state import HiddenState, RecurrentState
 from regard.models.transformer.attention import Attention, KeysValues
 from regard.models.transformer.blocks import FeedForward, norm
-from regard.models.transformer.cache import CrossAttentionCache
 from regard.models.transformer.config import TransformerConfig
+from regard.models.transformer.sources import CrossAttentionCache, Source
 from regard.models.validation import check_same, checked_memory
 
 
@@ -50,7 +50,7 @@ class Looking(nn.Module):
         seen: list[Tensor] | None,
     ) -> tuple[Tensor, Held]:
         """x (rows, new, width) -> the same shape, and what the LSTM remembers."""
-        y, held = self.cell.run(self.cell_norm(x), held, counts)
+        y, held = self.cell(self.cell_norm(x), held, counts)
         x = x + self.dropout(y)
         x = x + self.dropout(self.cross(self.cross_norm(x), over, source=source, seen=seen))
         return x + self.dropout(self.feedforward(self.feedforward_norm(x))), held
@@ -70,7 +70,7 @@ class LSTMDecoder(Recurrent):
         # Such that tokens, once scaled, count as much as what is added to them.
         nn.init.normal_(self.embed.tokens.weight, 0.0, width**-0.5)
 
-    def _source(self, held: HiddenState | None, memory: Memory | None, rows: int) -> Sighted:
+    def _source(self, held: HiddenState | None, memory: Memory | None, rows: int) -> Source:
         there = held.source if held is not None else None
         if there is not None:
             check_same(there.memory, memory)
@@ -83,7 +83,7 @@ class LSTMDecoder(Recurrent):
             layers = tuple(cast(Looking, layer).cross.read(values) for layer in self.decoder)
         return CrossAttentionCache(memory, memory.mask, layers)
 
-    def _first(self, rows: int, source: Sighted | None) -> RecurrentState:
+    def _first(self, rows: int, source: Source | None) -> RecurrentState:
         assert source is not None
         assert source.memory.whole is not None
         whole = source.memory.whole.to(self.start_with.weight.dtype)  # (rows, width)
@@ -95,7 +95,7 @@ class LSTMDecoder(Recurrent):
         self,
         x: Tensor,
         before: RecurrentState,
-        source: Sighted | None,
+        source: Source | None,
         counts: Sequence[int] | None,
         seen: list[Tensor] | None,
     ) -> tuple[Tensor, RecurrentState]:

@@ -89,6 +89,6 @@ class Captioner(Network):
         """The hand's last hidden vectors (rows, new, width)."""
         return self.hand.hidden(tokens, memory, state, lengths=lengths, mask=mask)
 
-    def start(self, rows: int, room: int, *, return_attention: bool = False) -> State:
+    def start(self, batch_size: int, capacity: int, *, return_attention: bool = False) -> State:
         """An empty state of the hand."""
-        return self.hand.start(rows, room, return_attention=return_attention)
+        return self.hand.start(batch_size, capacity, return_attention=return_attention)

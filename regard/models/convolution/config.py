@@ -1,24 +1,14 @@
 """Everything that tells one convolutional model from another (M9), as a frozen, checked value."""
 
+from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal
 
-from regard.errors import Problems, nearest
-from regard.models.config import Ability, ModelConfig
+from regard.fields import Range, Share
+from regard.models.config import Ability, ModelConfig, SourceVocabulary, Vocabulary
 
 Kind = Literal["decoder", "encoder-decoder"]
-LARGEST = {
-    "vocabulary": 1 << 26,
-    "source_vocabulary": 1 << 26,
-    "layers": 128,
-    "encoder_layers": 128,
-    "width": 1 << 16,
-    "kernel": 1 << 10,
-    "dilation_growth": 8,
-    "dilation_cycle": 128,
-    "heads": 1 << 10,
-}
-MAY_BE_0 = ("source_vocabulary", "encoder_layers", "dilation_cycle")
 FARTHEST = 1 << 16  # tokens; a state holds as many vectors, of width 256 in 64 MB a row
 
 
@@ -30,63 +20,42 @@ class ConvolutionConfig(ModelConfig):
     context: ClassVar[int] = 1 << 26  # a text may be as long as one likes
 
     kind: Kind = "decoder"
-    vocabulary: int = 50257
-    source_vocabulary: int = 0  # 0: source and target share one
-    layers: int = 8  # of the decoder
-    encoder_layers: int = 0  # 0: as many as layers
-    width: int = 256  # channels of every layer
-    kernel: int = 3  # positions that a layer looks at
-    dilation_growth: int = 1  # of the gaps between them from layer to layer; 2: 1, 2, 4, …
-    dilation_cycle: int = 0  # layers behind which the gaps begin at 1 again; 0: never
-    heads: int = 1  # of attention to a source
+    vocabulary: Vocabulary = 50257
+    source_vocabulary: SourceVocabulary = 0  # 0: source and target share one
+    layers: Annotated[int, Range(1, 128)] = 8  # of the decoder
+    encoder_layers: Annotated[int, Range(0, 128)] = 0  # 0: as many as layers
+    width: Annotated[int, Range(1, 1 << 16)] = 256  # channels of every layer
+    kernel: Annotated[int, Range(1, 1 << 10)] = 3  # positions that a layer looks at
+    # of the gaps between them from layer to layer; 2: 1, 2, 4, …
+    dilation_growth: Annotated[int, Range(1, 8)] = 1
+    # layers after which the gaps begin at 1 again; 0: never
+    dilation_cycle: Annotated[int, Range(0, 128)] = 0
+    heads: Annotated[int, Range(1, 1 << 10)] = 1  # of attention to a source
     tied: bool = True  # output matrix = embedding
-    dropout: float = 0.0  # of embeddings and of what layers add
+    dropout: Share = 0.0  # of embeddings and of what layers add
 
-    def __post_init__(self) -> None:
-        problems = Problems("model settings")
-        kind, known = self.kind, get_args(Kind)
-        problems.require(kind in known, f"kind cannot be {kind!r}; {nearest(str(kind), known)}")
-        for name, most in LARGEST.items():
-            value, least = getattr(self, name), 0 if name in MAY_BE_0 else 1
-            fits = isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
-            problems.require(
-                fits, f"{name} must be a whole number from {least} to {most:,}, not {value!r}"
-            )
-        problems.require(isinstance(self.tied, bool), "tied must be true or false")
-        share = self.dropout
-        fine = isinstance(share, int | float) and not isinstance(share, bool) and 0 <= share < 1
-        problems.require(fine, f"dropout must be in [0, 1), not {share!r}")
-        problems.report()
-        self._check_fit()
-
-    def _check_fit(self) -> None:
-        """Settings that are fine each but not together."""
-        problems = Problems("model settings")
+    def disagreements(self, wrong: AbstractSet[str]) -> Iterator[str]:
+        if wrong:
+            return
         if self.kind == "decoder":
             for name, idle in (("source_vocabulary", 0), ("encoder_layers", 0), ("heads", 1)):
-                problems.require(
-                    getattr(self, name) == idle, f"{name} is for encoder–decoders; leave it out"
-                )
+                if getattr(self, name) != idle:
+                    yield f"{name} is for encoder–decoders; leave it out"
         else:
-            problems.require(
-                self.kernel % 2 == 1,
-                f"an encoder looks as far ahead as back; choose an odd kernel, not {self.kernel}",
-            )
-            problems.require(
-                self.width % self.heads == 0,
-                f"{self.heads} heads must divide width {self.width}",
-            )
-            problems.require(
-                self.width % 2 == 0,
-                f"positions of a source come in pairs, so width must be even, not {self.width}",
-            )
+            if self.kernel % 2 == 0:
+                odd = f"choose an odd kernel, not {self.kernel}"
+                yield f"an encoder looks as far ahead as back; {odd}"
+            if self.width % self.heads:
+                yield f"{self.heads} heads must divide width {self.width}"
+            if self.width % 2:
+                even = f"so width must be even, not {self.width}"
+                yield f"positions of a source come in pairs, {even}"
         most = max(self.layers, self.encoder_layers)
-        problems.require(
-            self._reach(most) <= FARTHEST,
-            f"{most} layers would look more than {FARTHEST:,} tokens away; "
-            "lower layers or dilation_growth",
-        )
-        problems.report()
+        if self._reach(most) > FARTHEST:
+            yield (
+                f"{most} layers would look more than {FARTHEST:,} tokens away; "
+                "lower layers or dilation_growth"
+            )
 
     @property
     def gaps(self) -> tuple[int, ...]:

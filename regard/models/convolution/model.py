@@ -21,8 +21,8 @@ from regard.models.masks import AttentionMask, Mask, Padding
 from regard.models.network import Network
 from regard.models.protocol import Memory, State
 from regard.models.transformer.attention import Attention
-from regard.models.transformer.cache import CrossAttentionCache
 from regard.models.transformer.positions import sinusoid
+from regard.models.transformer.sources import CrossAttentionCache
 from regard.models.validation import (
     Lengths,
     check_ids,
@@ -168,13 +168,15 @@ class Convolution(Network):
             held.take(joined, [new] * rows if counts is None else counts.tolist())
         return self.head.norm(x)
 
-    def start(self, rows: int, room: int, *, return_attention: bool = False) -> LastInputs:
-        """An empty state; it needs the same room for any length."""
+    def start(
+        self, batch_size: int, capacity: int, *, return_attention: bool = False
+    ) -> LastInputs:
+        """An empty state; it takes as much memory for any capacity."""
         if return_attention and self.config.kind == "decoder":
             raise RegardError("this model reads no source, so there is no attention to return")
-        check_room(rows, room)
+        check_room(batch_size, capacity)
         weight, width = self.embed.tokens.weight, self.config.width
-        blank = [weight.new_zeros(rows, part.reach, width) for part in self._convolutions()]
+        blank = [weight.new_zeros(batch_size, part.reach, width) for part in self._convolutions()]
         return LastInputs(self.config, blank, return_attention=return_attention)
 
     def _convolutions(self) -> list[Gated]:

@@ -1,17 +1,18 @@
 """What a convolutional model remembers between steps: the last few inputs of each layer."""
 
 from collections.abc import Sequence
+from typing import Self
 
 import torch
 from torch import Tensor
 
 from regard.errors import RegardError
 from regard.models.convolution.config import ConvolutionConfig
-from regard.models.protocol import chosen_rows, forgotten
-from regard.models.transformer.cache import CrossAttentionCache
+from regard.models.protocol import BaseState, forgotten, with_rows
+from regard.models.transformer.sources import CrossAttentionCache, chosen_source, joined_source
 
 
-class LastInputs:
+class LastInputs(BaseState):
     """For `rows` sequences, of each layer as many inputs as its next output looks back at."""
 
     def __init__(
@@ -21,7 +22,6 @@ class LastInputs:
         self.config, self.return_attention = config, return_attention
         self.held = list(held)
         self.reading: CrossAttentionCache | None = None  # the source's keys and values, once read
-        self.attention: Tensor | None = None  # see the protocol
         self.lengths = [0] * len(held[0])  # tokens read by each row
         self.undoable = [0] * len(held[0])  # those that came with the last call
         self._joined: list[Tensor] = []  # what was held before the last call, and its inputs
@@ -55,19 +55,6 @@ class LastInputs:
             index = places[..., None].expand(-1, -1, joined.shape[2])
             self.held[layer] = joined.gather(1, index)
 
-    def reorder(self, rows: Tensor | Sequence[int]) -> None:
-        """Row i becomes what row `rows[i]` was; rows may repeat, and their number may change."""
-        wanted = chosen_rows(rows, self.rows)
-        if wanted == list(range(self.rows)):
-            return
-        index = torch.tensor(wanted, device=self.held[0].device)
-        self.held = [tensor[index] for tensor in self.held]
-        self._joined = [tensor[index] for tensor in self._joined]
-        self.lengths = [self.lengths[row] for row in wanted]
-        self.undoable = [self.undoable[row] for row in wanted]
-        self.attention = None
-        self.reading = self.reading and self.reading.reorder(wanted)
-
     def rollback(self, counts: Sequence[int]) -> None:
         """Row r forgets its last `counts[r]` tokens, of those that came with the last call."""
         taken = forgotten(counts, self.undoable)
@@ -82,6 +69,28 @@ class LastInputs:
         """Give the memory back; the state must not be used again."""
         self.held, self._joined, self.lengths, self.undoable = [], [], [], []
         self.reading, self.attention = None, None
+
+    def _model(self) -> object:
+        return self.held and (self.config, self.held[0].dtype, self.held[0].device)
+
+    def _choose(self, rows: list[int]) -> None:
+        index = torch.tensor(rows, dtype=torch.long, device=self.held[0].device)
+        self.held = [tensor[index] for tensor in self.held]
+        self._joined = [tensor[index] for tensor in self._joined]
+        self.lengths = [self.lengths[row] for row in rows]
+        self.undoable = [self.undoable[row] for row in rows]
+        self.reading = chosen_source(self.reading, rows)
+
+    def _admit(self, other: Self) -> None:
+        # What was not called yet has no inputs beside those before them, none of which can go.
+        reading = joined_source(self.reading, other.reading, self.rows)
+        both = zip(self._joined or self.held, other._joined or other.held, strict=True)
+        self._joined = [with_rows(mine, self.rows, theirs) for mine, theirs in both]
+        both = zip(self.held, other.held, strict=True)
+        self.held = [torch.cat(pair) for pair in both]
+        self.reading = reading
+        self.lengths += other.lengths
+        self.undoable += other.undoable
 
     def check(self, config: ConvolutionConfig, rows: int, like: Tensor) -> None:
         """Refuse a state that does not fit a model of such weights, or its tokens."""

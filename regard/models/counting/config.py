@@ -3,10 +3,11 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
-from regard.errors import Problems, RegardError, nearest
-from regard.models.config import Ability, ModelConfig
+from regard.errors import RegardError, nearest
+from regard.fields import Range
+from regard.models.config import Ability, ModelConfig, Vocabulary
 
 Name = Literal["kneser-ney", "add-k", "stupid-backoff", "maximum-likelihood"]
 SMOOTHINGS: tuple[Name, ...] = get_args(Name)
@@ -83,27 +84,17 @@ class NGramConfig(ModelConfig):
     kind: ClassVar[Literal["decoder"]] = "decoder"
     context: ClassVar[int] = 1 << 26  # a text may be as long as one likes
 
-    vocabulary: int = 50257
-    order: int = 5  # tokens of the longest n-grams; 1: a bag of words (M3)
+    vocabulary: Vocabulary = 50257
+    # tokens of the longest n-grams; 1: a bag of words (M3)
+    order: Annotated[int, Range(1, LONGEST)] = 5
     smoothing: Name = "kneser-ney"  # how what was never seen gets its share
-    k: float = 1.0  # add-k: what is added to each count
+    k: Annotated[float, Range(0, 10**9, above=True)] = 1.0  # add-k: what is added to each count
     prune: tuple[int, ...] = ()  # n-grams seen no more often are left out: for lengths 1, 2, …
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "prune", tuple(self.prune) if _listed(self.prune) else self.prune)
-        problems = Problems("model settings")
-        for name, most in (("vocabulary", 1 << 26), ("order", LONGEST)):
-            value = getattr(self, name)
-            fits = _whole(value) and 1 <= value <= most
-            problems.require(fits, f"{name} must be from 1 to {most:,}, not {value!r}")
-        word = self.smoothing
-        problems.require(
-            word in SMOOTHINGS, f"smoothing cannot be {word!r}; {nearest(str(word), SMOOTHINGS)}"
-        )
-        k = self.k
-        good = isinstance(k, int | float) and not isinstance(k, bool) and 0 < k <= 1e9
-        problems.require(good, f"k must be more than 0, not {k!r}")
-        problems.report()
+        if isinstance(self.prune, list):
+            object.__setattr__(self, "prune", tuple(self.prune))
+        super().__post_init__()
         thresholds(self.prune, self.order, self.rule)
 
     @property
@@ -116,6 +107,10 @@ class NGramConfig(ModelConfig):
         return super().abilities - {Ability.EMBED}  # it has counts and no vectors
 
     @property
+    def uncounted(self) -> str:
+        return "what an n-gram model costs depends on the text it has counted; give a trained run"
+
+    @property
     def by_steps(self) -> bool:
         return False
 
@@ -123,11 +118,3 @@ class NGramConfig(ModelConfig):
         from regard.models.counting.model import NGram
 
         return NGram(self)
-
-
-def _whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _listed(value: object) -> bool:
-    return isinstance(value, list | tuple)

@@ -5,6 +5,7 @@ it as any other model. Whoever needs the given tokens' own probabilities only as
 """
 
 from collections.abc import Mapping, Sequence
+from typing import Self
 
 import numpy as np
 import torch
@@ -15,14 +16,12 @@ from regard.models.counting.config import NGramConfig
 from regard.models.counting.estimate import Level, Table
 from regard.models.masks import Mask, whole_numbers
 from regard.models.network import SequenceModule
-from regard.models.protocol import Memory, State, chosen_rows, forgotten
+from regard.models.protocol import BaseState, Memory, State, forgotten
 from regard.models.validation import check_room
 
 
-class LastTokens:
+class LastTokens(BaseState):
     """What an n-gram remembers: as many tokens as its order needs, back to a beginning."""
-
-    attention: Tensor | None = None  # it reads no source
 
     def __init__(self, rows: int, keep: int) -> None:
         self.keep = keep
@@ -44,12 +43,6 @@ class LastTokens:
         self.texts[row] = [*kept, *tokens]
         self.undoable[row] = list(tokens)
 
-    def reorder(self, rows: Tensor | Sequence[int]) -> None:
-        """Row i becomes what row `rows[i]` was; rows may repeat, and their number may change."""
-        wanted = chosen_rows(rows, self.rows)
-        self.texts = [list(self.texts[row]) for row in wanted]
-        self.undoable = [list(self.undoable[row]) for row in wanted]
-
     def rollback(self, counts: Sequence[int]) -> None:
         """Row r forgets its last `counts[r]` tokens, of those that came with the last call."""
         taken = forgotten(counts, [len(tokens) for tokens in self.undoable])
@@ -60,6 +53,17 @@ class LastTokens:
     def free(self) -> None:
         """Give the memory back."""
         self.texts, self.undoable = [], []
+
+    def _model(self) -> object:
+        return self.keep
+
+    def _choose(self, rows: list[int]) -> None:
+        self.texts = [list(self.texts[row]) for row in rows]
+        self.undoable = [list(self.undoable[row]) for row in rows]
+
+    def _admit(self, other: Self) -> None:
+        self.texts += other.texts
+        self.undoable += other.undoable
 
 
 class NGram(SequenceModule):
@@ -139,12 +143,12 @@ class NGram(SequenceModule):
     ) -> Memory:
         raise RegardError("an n-gram reads no source; give it tokens only")
 
-    def start(self, rows: int, room: int, *, return_attention: bool = False) -> State:
-        """An empty state; it needs the same little room for any length."""
+    def start(self, batch_size: int, capacity: int, *, return_attention: bool = False) -> State:
+        """An empty state; it takes as little memory for any capacity."""
         if return_attention:
             raise RegardError("an n-gram reads no source, so there is no attention to return")
-        check_room(rows, room)
-        return LastTokens(rows, self.table.order - 1)
+        check_room(batch_size, capacity)
+        return LastTokens(batch_size, self.table.order - 1)
 
     def _mine(self, state: State | None, rows: int) -> LastTokens | None:
         if state is None:

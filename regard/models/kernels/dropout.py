@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regard.models.kernels.linear import processor, transformed
+from regard.models.kernels.switches import PLAIN
 
 DRAWS = 1 << 16  # values of a draw, half of them below 0
 WORDS = -(1 << 63)  # the least of a word
@@ -24,7 +25,7 @@ def dropout(x: Tensor, share: float, training: bool = True) -> Tensor:
         return x
     hidden = round(share * DRAWS)
     quick = x.device.type == "cpu" and x.numel() >= FEW and 0 < hidden < DRAWS
-    if not quick or transformed() or _drawn_by_mkl():
+    if PLAIN or not quick or transformed() or _drawn_by_mkl():
         return F.dropout(x, share)
     words = torch.empty(-(-x.numel() // 4), dtype=torch.int64, device=x.device)
     draws = words.random_(WORDS, None).view(torch.int16)[: x.numel()].view(x.shape)

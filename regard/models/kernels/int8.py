@@ -36,6 +36,7 @@ from torch.nn import functional as F
 
 from regard.errors import RegardError
 from regard.models.kernels.converted import Converted, M, converted
+from regard.models.kernels.switches import PLAIN
 
 MOST = 127  # int8 without -128, so that the range is the same on both sides of 0
 MOST_VECTORS = 64  # that a GPU's kernel takes at once
@@ -162,7 +163,7 @@ def _largest(x: Tensor) -> Tensor:
 
 def _product_on_gpus(x: Tensor) -> Callable[..., Tensor] | None:
     """The kernel for x (..., in) on a GPU, where there is one and it pays."""
-    few = 0 < x.numel() <= MOST_VECTORS * x.shape[-1]
+    few = 0 < x.numel() <= MOST_VECTORS * x.shape[-1] and not PLAIN
     return _fused() if few and x.dtype in KERNEL_TYPES and not x.is_meta else None
 
 
@@ -210,6 +211,8 @@ def limit() -> int:
     Without avx512_vnni it adds pairs of products in 16 bits, which 127 would overflow and 63 does
     not; the kernel itself is asked, with the largest sums there are.
     """
+    if PLAIN:
+        return 0
     signs = torch.tensor([[1.0], [-1.0]], dtype=torch.float32, device="cpu")
     vectors = signs.repeat(1, 64)  # (2, 64)
     weight = (MOST * vectors).to(torch.int8)  # (2, 64)

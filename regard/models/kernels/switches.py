@@ -1,8 +1,12 @@
-"""Choices that torch keeps for the whole process."""
+"""Choices that a process makes once, or that torch keeps for the whole of it."""
 
+import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+
+# REGARD_PLAIN=1: no fast path of ours, whatever is quicker here. Said once, when a process begins.
+PLAIN = os.environ.get("REGARD_PLAIN", "0") not in ("", "0")
 
 
 class Switch:

@@ -23,10 +23,10 @@ from regard.models.recurrent.state import (
     EncodedSource,
     HiddenState,
     RecurrentState,
-    Sighted,
     encoded_source,
 )
 from regard.models.transformer.attention import Additive, Attend, Dot
+from regard.models.transformer.sources import Source
 from regard.models.validation import (
     Lengths,
     check_same,
@@ -75,7 +75,8 @@ class Encoder(nn.Module):
         assert isinstance(cell, Cell)
         share = self.weight_share if self.training else 0.0
         matrix = dropout(cell.recurrent, share) if share else cell.recurrent
-        return cell.run(x, cell.blank(len(x)), recurrent=matrix)[0]
+        found: Tensor = cell(x, cell.blank(len(x)), recurrent=matrix)[0]
+        return found
 
 
 def reversed_rows(x: Tensor, real: Tensor | None) -> Tensor:
@@ -228,7 +229,7 @@ class RecurrentWriter(Recurrent):
                 keys = memory.values if key is None else key(memory.values)
         return encoded_source(memory, memory.whole, keys)
 
-    def _first(self, rows: int, source: Sighted | None) -> RecurrentState:
+    def _first(self, rows: int, source: Source | None) -> RecurrentState:
         assert isinstance(source, EncodedSource)
         return self.decoder.first(source.whole)
 
@@ -236,7 +237,7 @@ class RecurrentWriter(Recurrent):
         self,
         x: Tensor,
         before: RecurrentState,
-        source: Sighted | None,
+        source: Source | None,
         counts: Sequence[int] | None,
         seen: list[Tensor] | None,
     ) -> tuple[Tensor, RecurrentState]:

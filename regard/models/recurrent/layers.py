@@ -76,7 +76,7 @@ class Layers(nn.Module):
         found: list[Held] = []
         layers = zip(self._cells, held, self._recurrent(), strict=True)
         for i, (cell, before, matrix) in enumerate(layers):
-            x, after = cell.run(self._between(x) if i else x, before, counts, matrix)
+            x, after = cell(self._between(x) if i else x, before, counts, matrix)
             found.append(after)
         return x, tuple(found)
 

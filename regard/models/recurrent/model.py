@@ -14,7 +14,8 @@ from regard.models.network import Network
 from regard.models.protocol import Memory, State
 from regard.models.recurrent.config import RecurrentConfig
 from regard.models.recurrent.layers import Embedding, Head, Layers, dropped, initialise, unmixed
-from regard.models.recurrent.state import HiddenState, RecurrentState, Sighted
+from regard.models.recurrent.state import HiddenState, RecurrentState
+from regard.models.transformer.sources import Source
 from regard.models.validation import Lengths, check_room, checked_lengths
 
 
@@ -66,13 +67,15 @@ class Recurrent(Network):
             held.attention = self._seen(seen) if seen else None
         return dropped(y, self.config.output_dropout * self.training, self.config.variational)
 
-    def start(self, rows: int, room: int, *, return_attention: bool = False) -> HiddenState:
-        """An empty state; it needs the same room for any length."""
+    def start(
+        self, batch_size: int, capacity: int, *, return_attention: bool = False
+    ) -> HiddenState:
+        """An empty state; it takes as much memory for any capacity."""
         if return_attention and self.config.attention == "none":
             raise RegardError("this model has no attention, so there is no attention to return")
-        check_room(rows, room)
-        begun = self._first(rows, None) if self.config.kind == "decoder" else RecurrentState()
-        return HiddenState(self.config, rows, begun, return_attention)
+        check_room(batch_size, capacity)
+        begun = self._first(batch_size, None) if self.config.kind == "decoder" else RecurrentState()
+        return HiddenState(self.config, batch_size, begun, return_attention)
 
     def resume(self, tensors: Sequence[Tensor]) -> HiddenState:
         """A state that remembers what another one's `tensors` did; of a language model."""
@@ -90,11 +93,11 @@ class Recurrent(Network):
         state.check(self.config, rows, self.embed.tokens.weight)
         return state
 
-    def _source(self, held: HiddenState | None, memory: Memory | None, rows: int) -> Sighted | None:
+    def _source(self, held: HiddenState | None, memory: Memory | None, rows: int) -> Source | None:
         """The source as the decoder sees it, where there is one."""
         raise NotImplementedError
 
-    def _first(self, rows: int, source: Sighted | None) -> RecurrentState:
+    def _first(self, rows: int, source: Source | None) -> RecurrentState:
         """What is remembered before the first token."""
         raise NotImplementedError
 
@@ -102,7 +105,7 @@ class Recurrent(Network):
         self,
         x: Tensor,
         before: RecurrentState,
-        source: Sighted | None,
+        source: Source | None,
         counts: Sequence[int] | None,
         seen: list[Tensor] | None,
     ) -> tuple[Tensor, RecurrentState]:
@@ -130,14 +133,14 @@ class RecurrentDecoder(Recurrent):
         if memory is not None:
             raise RegardError("a language model reads no source; leave out `memory`")
 
-    def _first(self, rows: int, source: Sighted | None) -> RecurrentState:
+    def _first(self, rows: int, source: Source | None) -> RecurrentState:
         return RecurrentState(self.decoder.blank(rows))
 
     def _pass(
         self,
         x: Tensor,
         before: RecurrentState,
-        source: Sighted | None,
+        source: Source | None,
         counts: Sequence[int] | None,
         seen: list[Tensor] | None,
     ) -> tuple[Tensor, RecurrentState]:

@@ -2,16 +2,22 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Self
 
 import torch
 from torch import Tensor
 
 from regard.errors import RegardError
 from regard.models.masks import AttentionMask, Dense, Mask, QueryKeyRange, fitting, resolve_mask
-from regard.models.protocol import Memory, chosen_rows, forgotten
+from regard.models.protocol import SEVERAL, BaseState, Memory, forgotten, with_rows
 from regard.models.recurrent.cells import Held
 from regard.models.recurrent.config import RecurrentConfig
-from regard.models.transformer.cache import CrossAttentionCache
+from regard.models.transformer.sources import (
+    Source,
+    chosen_source,
+    joined_masks,
+    joined_source,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,13 +56,23 @@ class EncodedSource:
             mask = None if table is None else Dense(table.expand(span.rows, -1, -1)[index])
         return EncodedSource(self.memory, self.whole[index], keys, values, mask, rows)
 
+    def joined(self, other: "EncodedSource") -> "EncodedSource":
+        """Its rows, and then those of another source that the same model has read."""
+        first = 1 + max(self.rows, default=-1)
+        there = (*self.rows, *(first + row for row in other.rows))
+        whole = torch.cat([self.whole, other.whole])
+        if self.keys is None or self.values is None or other.keys is None or other.values is None:
+            return EncodedSource(SEVERAL, whole, rows=there)
+        rows = len(self.values)
+        keys = with_rows(self.keys, rows, other.keys)
+        values = with_rows(self.values, rows, other.values)
+        mask = joined_masks((self.mask, self._span(1)), (other.mask, other._span(1)))
+        return EncodedSource(SEVERAL, whole, keys, values, mask, there)
+
     def _span(self, queries: int) -> QueryKeyRange:
         assert self.values is not None
         rows, positions = self.values.shape[:2]
         return QueryKeyRange.of(rows, queries, positions, self.values.device)
-
-
-Sighted = EncodedSource | CrossAttentionCache  # with one look for all layers, or one for each
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,6 +87,16 @@ class RecurrentState:
         held = tuple(tuple(part[index] for part in layer) for layer in self.held)
         return RecurrentState(held, None if self.fed is None else self.fed[index])
 
+    def joined(self, other: "RecurrentState") -> "RecurrentState":
+        """Its rows, and then those of another."""
+        held = tuple(
+            tuple(torch.cat(parts) for parts in zip(*layers, strict=True))
+            for layers in zip(self.held, other.held, strict=True)
+        )
+        if self.fed is None or other.fed is None:
+            return RecurrentState(held)
+        return RecurrentState(held, torch.cat([self.fed, other.fed]))
+
     def detached(self) -> "RecurrentState":
         """The numbers alone: gradients end where a call began."""
         held = tuple(tuple(part.detach() for part in layer) for layer in self.held)
@@ -81,7 +107,7 @@ class RecurrentState:
         return found if self.fed is None else [*found, self.fed]
 
 
-class HiddenState:
+class HiddenState(BaseState):
     """The hidden vectors of `rows` sequences."""
 
     def __init__(
@@ -91,13 +117,16 @@ class HiddenState:
         remembered: RecurrentState,
         return_attention: bool = False,
     ) -> None:
-        self.config, self.rows, self.return_attention = config, rows, return_attention
+        self.config, self.return_attention = config, return_attention
         self.remembered = remembered
-        self.source: Sighted | None = None
-        self.attention: Tensor | None = None  # see the protocol
+        self.source: Source | None = None
         self.freed = False
         self._can_rollback = [0] * rows  # tokens of each row that came with the last call
         self._again: Callable[[list[int]], RecurrentState] | None = None
+
+    @property
+    def rows(self) -> int:
+        return len(self._can_rollback)
 
     def tensors(self) -> list[Tensor]:
         """All that is remembered, each with rows first; of a text, no source."""
@@ -116,22 +145,6 @@ class HiddenState:
     ) -> None:
         """Rows have read `counts` tokens more; `again` tells what fewer of them would have left."""
         self.remembered, self._can_rollback, self._again = remembered, list(counts), again
-
-    def reorder(self, rows: Tensor | Sequence[int]) -> None:
-        """Row i becomes what row `rows[i]` was; rows may repeat, and their number may change."""
-        wanted = chosen_rows(rows, self.rows)
-        again, before = self._again, self._can_rollback
-        if wanted == list(range(self.rows)):
-            return
-        tensors = self.tensors()
-        if tensors:
-            index = torch.tensor(wanted, device=tensors[0].device)
-            self.remembered = self.remembered.chosen(index)
-            if again is not None:
-                self._again = _reordered(again, before, wanted, index)
-        self._can_rollback = [before[row] for row in wanted]
-        self.rows, self.attention = len(wanted), None
-        self.source = self.source and self.source.reorder(wanted)
 
     def rollback(self, counts: Sequence[int]) -> None:
         """Row r forgets its last `counts[r]` tokens, of those that came with the last call.
@@ -153,7 +166,38 @@ class HiddenState:
             None,
             None,
         )
-        self.freed, self.rows, self._can_rollback = True, 0, []
+        self.freed, self._can_rollback = True, []
+
+    def _model(self) -> object:
+        kinds = [(tensor.dtype, tensor.device) for tensor in self.tensors()[:1]]
+        return None if self.freed else (self.config, kinds)
+
+    def _choose(self, rows: list[int]) -> None:
+        again, before = self._again, self._can_rollback
+        tensors = self.tensors()
+        if tensors:
+            index = torch.tensor(rows, dtype=torch.long, device=tensors[0].device)
+            self.remembered = self.remembered.chosen(index)
+            if again is not None:
+                self._again = _reordered(again, before, rows, index)
+        self._can_rollback = [before[row] for row in rows]
+        self.source = chosen_source(self.source, rows)
+
+    def _admit(self, other: Self) -> None:
+        self.source = joined_source(self.source, other.source, self.rows)
+        mine, theirs, rows = self._remaining(), other._remaining(), self.rows
+
+        def again(left: list[int]) -> RecurrentState:
+            return mine(left[:rows]).joined(theirs(left[rows:]))
+
+        self._again = again if rows else theirs
+        self.remembered = self.remembered.joined(other.remembered)
+        self._can_rollback = self._can_rollback + other._can_rollback
+
+    def _remaining(self) -> Callable[[list[int]], RecurrentState]:
+        """What fewer tokens of the last call would have left; without a call what there is."""
+        remembered, again = self.remembered, self._again
+        return lambda left: remembered if again is None else again(left)
 
     def check(self, config: RecurrentConfig, rows: int, mine: Tensor) -> None:
         """Refuse a state that does not fit a model, of which `mine` is a weight, and its tokens."""

@@ -6,32 +6,17 @@ Bahdanau's, and `Attention` wraps it in projections to heads. It runs the fastes
 right and never builds the weights; a recording tape asks `weigh` for them.
 """
 
-from contextlib import AbstractContextManager
 from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from regard.errors import RegardError
 from regard.models.kernels.dropout import dropout
 from regard.models.kernels.linear import Linear
-from regard.models.kernels.switches import Switch
 from regard.models.masks import AttentionMask, Mask, QueryKeyRange, resolve_mask
 from regard.models.transformer.positions import RotaryTables
-
-# cuDNN's attention is left out: it plans anew for every shape, a quarter of a second each. Where
-# all shapes are the same it may stay (docs/measurements.md).
-TAKE_ANY_SHAPE = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
-
-
-_any_shape = Switch(lambda: sdpa_kernel(TAKE_ANY_SHAPE))
-
-
-def any_shape() -> AbstractContextManager[None]:
-    """Attention meanwhile with kernels that take every shape as it comes: pairs, decoding."""
-    return _any_shape.on()
 
 
 class Similarity(nn.Module):

@@ -12,9 +12,9 @@ from regard.models.kernels.linear import Linear
 from regard.models.masks import AttentionMask, Mask, QueryKeyRange, resolve_mask
 from regard.models.protocol import Memory
 from regard.models.transformer.attention import Attention, Dot, KeysValues, ScaledDot, Slot
-from regard.models.transformer.cache import CrossAttentionCache
 from regard.models.transformer.config import TransformerConfig
 from regard.models.transformer.positions import SCHEMES, RotaryTables
+from regard.models.transformer.sources import CrossAttentionCache
 
 
 def _relu_squared(x: Tensor) -> Tensor:

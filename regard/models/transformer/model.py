@@ -16,8 +16,9 @@ from regard.models.masks import Causal, Mask, Padding, QueryKeyRange
 from regard.models.network import Network
 from regard.models.protocol import Memory, State
 from regard.models.transformer.blocks import ACTIVATIONS, Stack, norm
-from regard.models.transformer.cache import CrossAttentionCache, KeyValueState
+from regard.models.transformer.cache import KeyValueState
 from regard.models.transformer.config import TransformerConfig
+from regard.models.transformer.sources import CrossAttentionCache
 from regard.models.validation import (
     Lengths,
     check_ids,
@@ -124,18 +125,29 @@ class Transformer(Network):
         """Embeddings (rows, new, width) through the assembly's blocks; the same shape."""
         raise NotImplementedError
 
-    def start(self, rows: int, room: int, *, return_attention: bool = False) -> State:
-        """An empty key/value cache for `rows` sequences of up to `room` tokens."""
+    def start(
+        self,
+        batch_size: int,
+        capacity: int,
+        *,
+        return_attention: bool = False,
+        fixed: bool = False,
+    ) -> State:
+        """An empty key/value cache for `batch_size` sequences of up to `capacity` tokens each.
+
+        With `fixed` its tensors keep their shapes and places from step to step.
+        """
         weight = self.embed.tokens.weight
         if return_attention and self.config.kind != "encoder-decoder":
             raise RegardError("this model reads no source, so there is no attention to return")
         return KeyValueState(
             self.config,
-            rows,
-            room,
+            batch_size,
+            capacity,
             dtype=weight.dtype,
             device=weight.device,
             return_attention=return_attention,
+            fixed=fixed,
         )
 
     def _write(
@@ -213,7 +225,14 @@ class EncoderOnly(Transformer):
             raise RegardError("this model has no pooler; average its hidden vectors instead")
         return torch.tanh(self.pooler(hidden[:, 0]))
 
-    def start(self, rows: int, room: int, *, return_attention: bool = False) -> State:
+    def start(
+        self,
+        batch_size: int,
+        capacity: int,
+        *,
+        return_attention: bool = False,
+        fixed: bool = False,
+    ) -> State:
         raise RegardError("an encoder cannot continue a text; use a decoder")
 
 

@@ -45,6 +45,15 @@ class WordVectors(BaseModel):
         """Where they are."""
         return self.input.device
 
+    def word_rows(self, first: int) -> tuple[list[int], np.ndarray] | None:
+        """The words that were learned; not those that only ever stood in phrases."""
+        vectors = self.vectors().cpu()
+        learned = torch.ones(len(vectors), dtype=torch.bool)
+        if self.config.loss == "negative":  # then who was never seen was never drawn either
+            learned = self.output.detach().cpu().any(1)
+        learned[:first] = False
+        return learned.nonzero()[:, 0].tolist(), vectors[learned].numpy()
+
     def vectors(self, layer: Literal["input", "output"] = "input") -> Tensor:
         """A vector for each word (vocabulary, width): the embedding matrix E, transposed.
 

@@ -1,0 +1,3 @@
+"""What training saves on its way, to go on from after any end."""
+
+FOLDER = "checkpoints"  # in the run's folder

@@ -22,10 +22,12 @@ import torch
 from torch import Tensor
 
 from regard.errors import RegardError, UnreadableError
-from regard.storage import discard, read_json, sweep, verify
+from regard.storage import discard, read_json, sweep
+from regard.storage.tensors import verify
+from regard.training.checkpoints import FOLDER
 from regard.training.distributed.sharding import Pieces, local
 
-FOLDER, PLACE = "checkpoints", "place.json"
+PLACE = "place.json"
 KINDS = ("model", "optimizer")
 FILE = re.compile(r"(model|optimizer)(-\d{5}-of-\d{5})?\.safetensors")
 FORMAT = 1
@@ -101,6 +103,13 @@ class Checkpoint:
             kind: Pieces.of({path / name: tables.get(name, {}) for name in names})
             for kind, names in self.files.items()
         }
+
+    def steps(self, otherwise: int) -> int:
+        """How many steps the run was to have in all when it was written, if that is known."""
+        settings = self.about.get("settings")
+        training = settings.get("training") if isinstance(settings, Mapping) else None
+        steps = training.get("steps") if isinstance(training, Mapping) else None
+        return steps if isinstance(steps, int) else otherwise
 
     def verify(self) -> None:
         """Raise a RegardError that names the first tensor whose checksum is not its own."""

@@ -16,17 +16,10 @@ import torch
 from torch import Tensor
 
 from regard.errors import RegardError
-from regard.storage import (
-    building,
-    discard,
-    no_room,
-    read_json,
-    sync,
-    write_json,
-    write_safetensors,
-)
+from regard.storage import building, discard, no_room, read_json, sync, write_json
 from regard.storage.event_log import LOG
 from regard.storage.lock import Lock
+from regard.storage.tensors import write_safetensors
 from regard.training.checkpoints.reading import (
     FOLDER,
     FORMAT,

@@ -23,9 +23,10 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from regard.errors import RegardError
+from regard.models.config import Ability
+from regard.models.network import SequenceModule
 from regard.models.transformer.attention import Attention
 from regard.models.transformer.blocks import Block
-from regard.models.transformer.model import Transformer
 from regard.training.distributed.sharding import rows
 from regard.training.optimization.precision import Precision
 
@@ -219,7 +220,7 @@ def replicated(part: nn.Module, processes: Processes, unused: bool) -> nn.Module
     )
 
 
-def sharded(module: Transformer, processes: Processes, precision: Precision) -> Transformer:
+def sharded(module: SequenceModule, processes: Processes, precision: Precision) -> SequenceModule:
     """The module itself, each process from now on holding some rows of all weights (FSDP2).
 
     Every block is gathered when it computes and let go after. `forward`, `encode` and `start` then
@@ -274,7 +275,7 @@ def _gathered(part: nn.Module) -> Iterator[None]:
         shards.reshard()
 
 
-def _enter_through(module: Transformer) -> None:
+def _enter_through(module: SequenceModule) -> None:
     """Gather the weights outside the blocks in all that is called from outside.
 
     FSDP2 keeps them for the backward pass. Where none will come they are let go, else the next pass
@@ -296,8 +297,9 @@ def _enter_through(module: Transformer) -> None:
         return called
 
     # A state is made in the numbers that gathered weights have.
-    kinds = {"decoder": ("start",), "encoder": (), "encoder-decoder": ("start", "encode")}
-    for name in kinds[module.config.kind]:
+    reads = ("encode",) if module.config.reads else ()
+    generates = module.config.abilities & {Ability.CONTINUE, Ability.TRANSLATE}
+    for name in (*(("start",) if generates else ()), *reads):
         register_fsdp_forward_method(module, name)
         setattr(module, name, entrance(getattr(module, name)))
     module.register_forward_hook(lambda *_: let_go())

@@ -6,32 +6,22 @@ from contextlib import contextmanager
 import torch
 
 from regard.errors import RegardError
-from regard.models.config import ModelConfig
-from regard.models.construction import build
 from regard.training.memory.micro_batch import free_memory
+from regard.training.memory.out_of_memory import is_full
 from regard.training.optimization.precision import Precision
 from regard.training.settings import RunSettings
 
-# What the allocators of torch and of the libraries below it say. Where another process has taken a
-# whole GPU, not even CUDA itself can begin.
-FULL = (
-    "DefaultCPUAllocator",
-    "CUDA error: out of memory",
-    "_ALLOC_FAILED",
-    "CUBLAS_STATUS_NOT_INIT",
-)
 MOMENTS = {"adamw": 2, "muon": 1, "sgd": 0}  # numbers remembered of each weight, at least
 
 
 def unfit(
     name: str,
-    config: ModelConfig,
+    parameters: int,
     settings: RunSettings,
     device: torch.device,
     precision: Precision,
 ) -> str:
     """Why a model cannot be trained here; nothing if it may be. Activations are not counted."""
-    parameters = sum(weight.numel() for weight in build(config, "meta").parameters())
     each, free = bytes_of_each(settings, precision), free_bytes(device)
     needed = parameters * each
     if needed <= free:
@@ -55,13 +45,6 @@ def bytes_of_each(settings: RunSettings, precision: Precision) -> int:
 def free_bytes(device: torch.device) -> int:
     """Bytes that can still be had there."""
     return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else free_memory()
-
-
-def is_full(error: Exception) -> bool:
-    """Whether an error says that memory has run out, of this process or of a device."""
-    if isinstance(error, MemoryError | torch.OutOfMemoryError):
-        return True
-    return isinstance(error, RuntimeError) and any(sign in str(error) for sign in FULL)
 
 
 @contextmanager

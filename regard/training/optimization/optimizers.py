@@ -361,7 +361,7 @@ STEEP = 20.0  # SGD's learning rate when none is given: of recurrent language mo
 GENTLE = 0.1  # and of all others
 
 
-def peak_for(width: int) -> float:
+def learning_rate_for(width: int) -> float:
     """AdamW's learning rate for a width when none is given: GPT-2's and GPT-3's, interpolated.
 
     6e-4 at 768 and inverse in the width, as μP has it, at most 3e-3.

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.errors import RegardError, nearest
-from regard.models.transformer.attention import any_shape
+from regard.models.kernels.attention import any_shape
 from regard.training.distributed.sharding import local
 
 Precision = Literal["float32", "bf16", "bf16-weights"]
