@@ -161,8 +161,9 @@ def chosen_rows(rows: Tensor | Sequence[int], there: int) -> list[int]:
 
 def forgotten(counts: Sequence[int], there: Sequence[int]) -> list[int]:
     """How many tokens each row is to forget, if so many came with the last call."""
-    taken: list[int] = whole_numbers(counts, "counts").tolist()
-    fits = len(taken) == len(there) and all(
+    given = whole_numbers(counts, "counts")
+    taken: list[int] = given.tolist()
+    fits = given.shape == (len(there),) and all(
         0 <= count <= most for count, most in zip(taken, there, strict=True)
     )
     if not fits:
