@@ -216,7 +216,7 @@ def test_a_state_is_as_large_after_a_long_text_as_before():
 
 @torch.no_grad()
 def test_under_autocast_what_is_remembered_stays_float32():
-    """In bfloat16 a gate of 1 / 1,000 would be rounded away, and nothing of a text would fade."""
+    """1 − z with z = 1 / 1,000 is 1 in bfloat16: nothing of a text would fade."""
     model = build(replace(TEXT, width=32)).eval()
     for block in model.blocks:
         block.recurrence.expand.bias[:32] = -7.0  # z about 1 / 1,000
