@@ -131,9 +131,9 @@ def test_long_rows_stay_exact_whatever_the_gates(gates: str):
 
 def one_by_one(layer: GatedRecurrence, x: Tensor) -> Tensor:
     """A recurrent layer for one row, (new, width), written with torch's convolution and a loop."""
-    kernel, width = layer.taps.shape
+    kernel, _, width = layer.taps.shape
     padded = F.pad(layer.norm(x).mT, (kernel - 1, 0))  # (width, kernel − 1 + new)
-    mixed = F.conv1d(padded, layer.taps.mT[:, None], groups=width).mT
+    mixed = F.conv1d(padded, layer.taps.permute(2, 1, 0), groups=width).mT
     h, found = torch.zeros(layer.contract.in_features, dtype=x.dtype), []
     for token in mixed:
         z, c, g = layer.expand(token).chunk(3)

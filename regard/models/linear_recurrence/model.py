@@ -35,7 +35,8 @@ class GatedRecurrence(nn.Module):
         super().__init__()
         width, hidden, kernel = config.width, config.hidden, config.kernel
         self.norm = nn.LayerNorm(width)
-        self.taps = nn.Parameter(torch.empty(kernel, width))  # the last is of the token itself
+        # The last is of the token itself. Of three sizes, so that optimizers see no matrix in it.
+        self.taps = nn.Parameter(torch.empty(kernel, 1, width))
         self.expand = Linear(width, 3 * hidden)
         self.contract = Linear(hidden, width)
         self.dropout = Dropout(config.dropout)
