@@ -89,8 +89,13 @@ def test_every_auto_is_decided(tmp_path):
 
 def test_what_is_asked_for_is_kept(tmp_path):
     asked = {
-        "training": {"rows": 3, "tokens_per_step": 200, "context": 40, "validate_every": 7},
-        "optimizer": {"peak": 0.5},
+        "training": {
+            "micro_batch_size": 3,
+            "tokens_per_step": 200,
+            "context": 40,
+            "validate_every": 7,
+        },
+        "optimizer": {"learning_rate": 0.5},
         "schedule": {"warmup": 9},
         "tokenizer": {"kind": "char"},
     }
