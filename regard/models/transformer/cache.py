@@ -53,7 +53,8 @@ class KeyValueState(BaseState):
         cells = (capacity // ALIGNED + 1) * ALIGNED if fixed else capacity
         self.lengths = [0] * batch_size  # tokens held by each row; on the host, so that kernels
         #                                  are chosen without asking the device
-        self._starts = torch.zeros(batch_size, dtype=torch.long, device=device)  # those, if fixed
+        told = batch_size if fixed else 0  # rows whose lengths the device knows
+        self._starts = torch.zeros(told, dtype=torch.long, device=device)
         self.filled = cells * fixed  # so many positions hold numbers in every row
         shape = (batch_size, config.kv_heads, cells, config.head_width)
         make = torch.zeros if fixed else torch.empty
