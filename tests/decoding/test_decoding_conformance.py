@@ -67,8 +67,9 @@ def writing(
     if name not in every_family.LEARNING:
         return counted(config, seed)
     # A head of its own: tied to random embeddings, a model repeats its last token for ever.
-    more = {"head_bias": True} if every_family.has(name, "head_bias") else {}
-    module = build(replace(config, tied=False, **more)).double().eval()
+    chosen = {"tied": False, "head_bias": True}
+    more = {key: chosen[key] for key in chosen if every_family.has(name, key)}
+    module = build(replace(config, **more)).double().eval()
     every_family.draw(module, seed)
     with torch.no_grad():
         module.head.bias.zero_()

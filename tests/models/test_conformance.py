@@ -43,10 +43,10 @@ from torch import Tensor
 import regard
 from regard.cost.jobs import tensors_in
 from regard.errors import RegardError
-from regard.families.registry import FAMILIES
 from regard.models.config import Ability
 from regard.models.construction import build
 from regard.models.protocol import Memory, SequenceModel, State
+from regard.models.registry import FAMILIES
 
 few = settings(max_examples=2)
 three = st.lists(st.integers(0, 4), min_size=3, max_size=3)
