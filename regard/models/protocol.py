@@ -131,15 +131,14 @@ def with_rows(held: Tensor, rows: int, more: Tensor, spare: int = 0) -> Tensor:
     """`held`, of whose rows the first `rows` are in use, with `more` after them.
 
     It is the same memory if it has free rows; else new memory, with `spare` rows left over. Where
-    one is longer than the other (sources have different lengths), zeros fill it up.
+    one is longer than the other (sources have different lengths), it is filled up with numbers that
+    a mask has to hide.
     """
     end = rows + len(more)
     shape = [max(sizes) for sizes in zip(held.shape[1:], more.shape[1:], strict=True)]
     if end > len(held) or shape != list(held.shape[1:]):
         before, held = held[:rows], held.new_zeros(end + spare, *shape)
         _corner(held[:rows], before).copy_(before)
-    if shape != list(more.shape[1:]):
-        held[rows:end] = 0.0
     _corner(held[rows:end], more).copy_(more)
     return held
 
