@@ -41,8 +41,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import regard
-from regard.cost import jobs
-from regard.cost.jobs import Shape, tensors_in
+from regard.costs import jobs
+from regard.costs.jobs import Shape, tensors_in
 from regard.errors import RegardError
 from regard.models.config import Ability
 from regard.models.construction import build
