@@ -5,7 +5,7 @@ from dataclasses import replace
 from regard.models.bag.config import BagConfig
 from regard.models.config import Preset, Presets
 
-BAG = BagConfig()
+BAG = BagConfig(vocabulary=7, source_vocabulary=50257)  # two labels, as many words as GPT-2 has
 PRESETS = Presets(
     {
         "bag-linear": Preset(
