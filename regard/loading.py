@@ -293,7 +293,7 @@ def text_model_of(run: Run) -> TextModel:
 
 
 def _of_run(run: Run) -> Model:
-    source = run.source_tokenizer if run.config.kind == "encoder-decoder" else None
+    source = run.source_tokenizer if run.config.reads_text else None
     return Model(run.module, {}, run.tokenizer, source)
 
 

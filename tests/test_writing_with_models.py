@@ -12,7 +12,7 @@ from regard.decoding.settings import SEEDS, Beam, Sampling
 from regard.decoding.translation import limit_for
 from regard.errors import RegardError
 from regard.loading import Model
-from regard.models.counting.estimate import kneser_ney
+from regard.models.counting.estimate import estimate
 from regard.models.counting.model import NGram
 from regard.models.kernels.int8 import quantise
 from regard.models.kernels.packed import packed
@@ -463,7 +463,7 @@ def other_than(model: Model, seed: int) -> Model:
 def counted(model: Model) -> Model:
     """A trigram of the same words."""
     ids = np.array([1, *model.tokenizer.encode(TEXT), 2])
-    return replace(model, module=NGram.of(kneser_ney(ids, 3, model.config.vocabulary, 1)))
+    return replace(model, module=NGram.of(estimate(ids, 3, model.config.vocabulary, 1)))
 
 
 @pytest.mark.parametrize("make", [lambda model: other_than(model, 3), counted])

@@ -177,7 +177,7 @@ def describe(made: Plan, folder: Path, console: Console, full: bool) -> None:
     family = family_of(made.config)
     facts = {**made.data, **family.facts(made)}
     if full:
-        facts["model"] = f"{made.model}: {family.in_words(made.config)}"
+        facts["model"] = f"{made.model}: {family.in_words(made)}"
         facts |= family.steps_in_words(made)
         facts |= {
             "machine": f"{made.device}, {made.precision}" + ", compiled" * made.compiled,

@@ -6,10 +6,8 @@ from collections.abc import Callable
 
 import torch
 
-from regard.cost import jobs
 from regard.cost.jobs import Shape
 from regard.families.plan import Plan
-from regard.models.construction import build
 from regard.training.job import recompute
 from regard.training.meter import shape
 from regard.training.objectives import criterion_of
@@ -22,10 +20,8 @@ TIMED, AGAIN = 6, 3  # steps that are timed, each so often: others may use the m
 def stepping(made: Plan) -> Callable[[int], None]:
     """A function that takes a numbered step, without log and checkpoints; nothing is learned."""
     device, training = made.device, made.settings.training
-    torch.manual_seed(0)
-    module = build(made.config, device).train()
-    if training.recompute:
-        recompute(module)
+    module = made.module().train()
+    recompute(module, wanted=training.recompute)
     step = TrainingStep.of(
         Weights(module, made.precision),
         made.objective,
@@ -70,15 +66,8 @@ def memory_of_training(made: Plan) -> dict[str, int]:
     """
     training, batch = made.settings.training, made.feed.step(0)
     rows = min(training.micro_batch_size, batch.rows)
-    counted = jobs.train_step(
-        made.config,
-        Shape(rows, *shape(batch)[1:]),
-        "cuda" if made.device.type == "cuda" else "cpu",
-        made.precision,
-        made.settings.optimizer,
-        checkpointed=training.recompute,
-        criterion=criterion_of(training),
-    )
+    assert made.traces is not None
+    counted = made.traces.of(Shape(rows, *shape(batch)[1:]))
     gradients = 4 * counted.parameters  # in float32 whatever the weights are
     found = {
         "weights": counted.weights,

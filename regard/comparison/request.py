@@ -72,15 +72,14 @@ class CompareRequest:
         problems.require(self.seeds > 0, f"--seeds must be at least 1, not {self.seeds}")
         given = [n for n in ("steps", "epochs", "minutes") if getattr(self, n) is not None]
         problems.require(len(given) < 2, f"give one of --{' and --'.join(given)}, not both")
-        fine = self.steps is None or self.steps > 0
-        problems.require(fine, f"--steps must be at least 1, not {self.steps}")
-        fine = self.epochs is None or self.epochs > 0
-        problems.require(fine, f"--epochs must be more than 0, not {self.epochs:g}")
-        minutes = self.minutes
-        fine = minutes is None or 0 < minutes < 1e6
         alone = os.environ.get("WORLD_SIZE", "1") == "1"
         problems.require(alone, "one process compares; start it without torchrun")
-        problems.require(fine, f"--minutes must be more than 0, not {minutes:g}")
+        if self.steps is not None and self.steps < 1:
+            problems.add(f"--steps must be at least 1, not {self.steps}")
+        if self.epochs is not None and not self.epochs > 0:
+            problems.add(f"--epochs must be more than 0, not {self.epochs:g}")
+        if self.minutes is not None and not 0 < self.minutes < 1e6:
+            problems.add(f"--minutes must be more than 0, not {self.minutes:g}")
         problems.report()
 
     def _changes(self, presets: dict[str, str]) -> tuple[list[str], dict[str, list[str]]]:

@@ -10,11 +10,10 @@ from dataclasses import dataclass, fields
 from itertools import pairwise
 
 from regard.cost import jobs
-from regard.cost.jobs import Counted, Shape
+from regard.cost.jobs import Counted, Model, Shape
 from regard.cost.trace.fake_device import Kind
 from regard.cost.trace.tracer import Total
 from regard.errors import RegardError
-from regard.models.config import ModelConfig
 from regard.training.optimization.precision import Precision
 
 Line = tuple[int, ...]
@@ -54,7 +53,7 @@ class Generation:
 
 
 def generation(
-    config: ModelConfig,
+    model: Model,
     shape: Shape,
     new: int,
     kind: Kind = "cpu",
@@ -67,13 +66,13 @@ def generation(
     if new < 1:
         raise RegardError(f"there is nothing to count in writing {new} tokens; give at least 1")
     room = shape.tokens + new
-    prompt = jobs.write(config, shape, 0, kind, precision, room=room)
+    prompt = jobs.write(model, shape, 0, kind, precision, room=room)
     probes: dict[int, Counted] = {}
 
     def step(prefix: int) -> Line:
         if prefix not in probes:
             at = Shape(shape.rows, prefix, shape.source or shape.tokens, shape.lengths)
-            probes[prefix] = jobs.write(config, at, 1, kind, precision, room=room)
+            probes[prefix] = jobs.write(model, at, 1, kind, precision, room=room)
         return _line(probes[prefix].total)
 
     first, last = shape.tokens, shape.tokens + new - 2

@@ -5,7 +5,7 @@ reading and writing are calls of the protocol.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -19,19 +19,18 @@ from regard.cost.trace.tracer import ASIDE, Record, Total, Tracer, total, tracin
 from regard.cost.trace.values import MOST
 from regard.data.batch import Batch
 from regard.errors import RegardError
-from regard.models.captioner.config import CaptionConfig
 from regard.models.config import ModelConfig
 from regard.models.construction import build
-from regard.models.counting.model import NGramConfig
+from regard.models.network import BaseModel
 from regard.models.protocol import Memory
-from regard.models.word_vectors.model import Word2VecConfig
 from regard.training.job import recompute
-from regard.training.objectives import PLAIN, Criterion, Objective, objective_for
+from regard.training.objectives import PLAIN, Criterion, objective_for
 from regard.training.optimization.optimizers import remembered
 from regard.training.optimization.precision import Precision, Weights
-from regard.training.settings import Form, OptimizerSettings
+from regard.training.settings import OptimizerSettings
 from regard.training.step import TrainingStep
 
+Model = ModelConfig | BaseModel  # by its settings, or its module on the meta device
 MOST_ROWS = 1 << 22  # that are read or written at once; so many are counted in seconds
 
 
@@ -78,18 +77,33 @@ class Counted:
         return [record for record in self.records if record.phase == phase]
 
 
-def module_of(config: ModelConfig, precision: Precision = "float32") -> Any:
-    """The module on the meta device, with weights as this precision has them when it is used."""
-    if isinstance(config, NGramConfig):
-        raise RegardError(
-            "what an n-gram model costs depends on the text it has counted; give a trained run"
-        )
-    if isinstance(config, Word2VecConfig):
-        raise RegardError(
-            "word vectors are looked up and not run; `regard describe` tells how many there are"
-        )
-    module = build(config, "meta")
-    return module.to(torch.bfloat16) if precision == "bf16-weights" else module
+def module_of(config: ModelConfig) -> Any:
+    """The module on the meta device."""
+    if config.uncounted:
+        raise RegardError(config.uncounted)
+    return build(config, "meta")
+
+
+def settings_of(model: Model) -> Any:
+    """The settings of a model, given as such or as a module."""
+    return model if isinstance(model, ModelConfig) else model.config
+
+
+@contextmanager
+def lent(model: Model, precision: Precision = "float32") -> Iterator[Any]:
+    """A module on the meta device, with weights as this precision has them when it is used.
+
+    One that is given comes back as it was: many jobs of a model are counted on one module.
+    """
+    module = module_of(model) if isinstance(model, ModelConfig) else model
+    if precision == "bf16-weights":
+        module.to(torch.bfloat16)
+    try:
+        yield module
+    finally:
+        module.to(torch.float32).train()
+        module.zero_grad(set_to_none=True)
+        recompute(module, wanted=False)
 
 
 def numbers(tracer: Tracer, *shape: int) -> Tensor:
@@ -123,7 +137,8 @@ def learning(
     """
     chosen = optimizer or OptimizerSettings(learning_rate=1e-3)
     config: ModelConfig = weights.module.config  # type: ignore[assignment]
-    step = TrainingStep.of(weights, _objective(config), chosen, precision, device, criterion)
+    objective = objective_for(config, config.form)
+    step = TrainingStep.of(weights, objective, chosen, precision, device, criterion)
     for part in step.optimizers.parts:
         for group in part.param_groups:
             for weight in group["params"]:
@@ -132,7 +147,7 @@ def learning(
 
 
 def train_step(
-    config: ModelConfig,
+    model: Model,
     shape: Shape,
     kind: Kind = "cpu",
     precision: Precision = "float32",
@@ -143,17 +158,17 @@ def train_step(
     criterion: Criterion = PLAIN,
 ) -> Counted:
     """One step of training, computed in so many parts: forward, backward, optimizer."""
-    module = module_of(config)
-    if checkpointed:
-        recompute(module)
-    weights = Weights(module.train(), precision)
-    with tracing(module, kind) as tracer:
+    with lent(model) as module, ExitStack() as stack:
+        weights = Weights(module.train(), precision)
+        tracer = stack.enter_context(tracing(module, kind))
+        recompute(module, checkpointed, tracer.stand_in.twice)
         memory = tracer.memory
         step = learning(weights, precision, torch.device("meta"), optimizer, criterion)
         masters = [] if weights.masters is weights.own else list(weights.masters.values())
         memory.use([*step.optimizers.tensors().values(), *masters], "optimizer")
-        _note_gradients(tracer, weights.own)
-        batch = _batch(tracer, config, shape)
+        for noted in _note_gradients(tracer, weights.own):
+            stack.callback(noted.remove)
+        batch = _batch(tracer, module.config, shape)
         tracer.records.clear()
         memory.forget_peak()
 
@@ -170,23 +185,19 @@ def train_step(
         return _counted(tracer, module, ("forward", "backward", "optimizer"))
 
 
-def _objective(config: ModelConfig) -> Objective:
-    form: Form = "pairs" if config.kind == "encoder-decoder" else "text"
-    return objective_for(config, "images" if isinstance(config, CaptionConfig) else form)
-
-
 def _mixed(tracer: Tracer, precision: Precision) -> Any:
     return tracer.stand_in.mixed() if precision == "bf16" else nullcontext()
 
 
-def _note_gradients(tracer: Tracer, weights: Mapping[str, Tensor]) -> None:
+def _note_gradients(tracer: Tracer, weights: Mapping[str, Tensor]) -> list[Any]:
+    """Hooks that count gradients as such from when they are made."""
+
     def noted(weight: Tensor) -> None:
         if weight.grad is not None:
             tracer.memory.use([weight.grad], "gradients")
 
-    for weight in weights.values():
-        if weight.requires_grad:
-            weight.register_post_accumulate_grad_hook(noted)
+    asked = [weight for weight in weights.values() if weight.requires_grad]
+    return [weight.register_post_accumulate_grad_hook(noted) for weight in asked]
 
 
 def _batch(tracer: Tracer, config: ModelConfig, shape: Shape) -> Batch:
@@ -218,7 +229,7 @@ def _counted(tracer: Tracer, module: Any, phases: tuple[str, ...], state: int = 
 
 
 def read(
-    config: ModelConfig,
+    model: Model,
     shape: Shape,
     kind: Kind = "cpu",
     precision: Precision = "float32",
@@ -227,11 +238,11 @@ def read(
     last: bool = True,
 ) -> Counted:
     """Read a prompt (and a source) at once into a fresh state; an encoder just reads."""
-    return write(config, shape, 0, kind, precision, written_out=written_out, last=last)
+    return write(model, shape, 0, kind, precision, written_out=written_out, last=last)
 
 
 def step(
-    config: ModelConfig,
+    model: Model,
     shape: Shape,
     kind: Kind = "cpu",
     precision: Precision = "float32",
@@ -239,11 +250,11 @@ def step(
     written_out: bool = False,
 ) -> Counted:
     """Write one token more behind `shape.tokens` that the state holds already."""
-    return write(config, shape, 1, kind, precision, written_out=written_out)
+    return write(model, shape, 1, kind, precision, written_out=written_out)
 
 
 def write(
-    config: ModelConfig,
+    model: Model,
     shape: Shape,
     new: int,
     kind: Kind = "cpu",
@@ -263,10 +274,13 @@ def write(
             f"a state has a number for each row, and {rows:,} are too many; give at most "
             f"{MOST_ROWS:,} rows"
         )
-    module = module_of(config, precision).eval()
-    with torch.no_grad(), tracing(module, kind, written_out=written_out) as tracer:
+    with (
+        torch.no_grad(),
+        lent(model, precision) as module,
+        tracing(module.eval(), kind, written_out=written_out) as tracer,
+    ):
         with _mixed(tracer, precision):
-            memory = _memory(tracer, module, shape) if config.reads else None
+            memory = _memory(tracer, module, shape) if module.config.reads else None
             given = _begun(module, shape, room or tokens + new, last)
             state = given.get("state")
             tracer.memory.use(tensors_in(state), "cache")
@@ -288,23 +302,22 @@ def write(
 
 def _begun(module: Any, shape: Shape, room: int, last: bool) -> dict[str, Any]:
     """What goes with the tokens of a first call: a state, where a model has one, and lengths."""
-    kind = module.config.kind
-    if kind == "encoder":
+    task = module.config.task
+    if task == "masked":
         return {"lengths": torch.tensor(shape.lengths)} if shape.lengths else {}
     given: dict[str, Any] = {
         "state": module.start(batch_size=shape.rows, capacity=room),
         "last": last,
     }
-    if shape.lengths and kind == "decoder":
+    if shape.lengths and task == "causal":
         given["lengths"] = list(shape.lengths)
     return given
 
 
 def _source(tracer: Tracer, config: ModelConfig, shape: Shape) -> Tensor:
     """What is read: tokens (rows, positions), or pictures."""
-    if isinstance(config, CaptionConfig):
-        sides = config.picture, config.picture
-        return torch.empty(shape.rows, 3, *sides, dtype=torch.uint8, device="meta")
+    if config.picture_shape:
+        return torch.empty(shape.rows, *config.picture_shape, dtype=torch.uint8, device="meta")
     return numbers(tracer, shape.rows, shape.source or shape.tokens)
 
 

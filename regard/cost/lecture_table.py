@@ -11,6 +11,7 @@ Traffic is in numbers, where each part is one kernel: what comes in once, what g
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import Any
 
 import torch
 from torch import nn
@@ -20,9 +21,7 @@ from regard.cost.jobs import Counted, Shape
 from regard.cost.polynomials import Polynomial, fitted
 from regard.cost.trace.tracer import Record, total, tracing
 from regard.models.config import ModelConfig
-from regard.models.convolution.config import ConvolutionConfig
-from regard.models.recurrent.config import RecurrentConfig
-from regard.models.transformer.config import TransformerConfig
+from regard.models.registry import named
 
 NUMBER = 4  # bytes of a number here
 SIZES = {"b": (1, 2, 3), "n": (2, 3, 4, 6), "d": (8, 16, 24, 40), "h": (1, 2, 4)}
@@ -63,20 +62,25 @@ class Section:
     note: str = ""
 
 
-def transformer(d: int, h: int, kind: str = "decoder") -> TransformerConfig:
+def transformer(d: int, h: int, kind: str = "decoder") -> ModelConfig:
     """One layer of a plain Transformer, without biases."""
-    return TransformerConfig(
-        kind=kind,  # type: ignore[arg-type]
-        vocabulary=8,
+    return _layer_of(
+        "gpt2",
+        kind=kind,
         context=64,
-        layers=1,
         width=d,
         heads=h,
         hidden=4 * d,
         positions="none",
         attention_bias=False,
         feedforward_bias=False,
+        attention_dropout=0.0,
     )
+
+
+def _layer_of(name: str, **changes: Any) -> ModelConfig:
+    """One layer of a named model, with few tokens and without dropout."""
+    return replace(named(name), **{"vocabulary": 8, "layers": 1, "dropout": 0.0, **changes})
 
 
 def in_parts(counted: Counted) -> dict[str, list[Record]]:
@@ -228,19 +232,15 @@ def _layers() -> Section:
     def recurrent(cell: str) -> Callable[[Mapping[str, int]], Mapping[str, int]]:
         def count(at: Mapping[str, int]) -> Mapping[str, int]:
             d = at["d"]
-            config = RecurrentConfig(
-                vocabulary=8,
-                layers=1,
-                width=d,
-                hidden=d,
-                cell=cell,  # type: ignore[arg-type]
-            )
+            config = _layer_of(cell, width=d, hidden=d)
             return _layer(config, Shape(at["b"], at["n"]), "decoder")
 
         return count
 
     def convolution(at: Mapping[str, int]) -> Mapping[str, int]:
-        config = ConvolutionConfig(vocabulary=8, layers=1, width=at["d"], kernel=at["k"])
+        config = _layer_of(
+            "conv", width=at["d"], kernel=at["k"], dilation_growth=1, dilation_cycle=0
+        )
         return _layer(config, Shape(at["b"], at["n"]), "decoder")
 
     def attention(at: Mapping[str, int]) -> Mapping[str, int]:

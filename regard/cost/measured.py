@@ -10,7 +10,6 @@ import torch
 
 from regard.cost.jobs import Shape, learning
 from regard.data.batch import Batch
-from regard.models.captioner.config import CaptionConfig
 from regard.models.config import ModelConfig
 from regard.models.construction import build
 from regard.training.memory.allocator import keep_freed
@@ -44,9 +43,8 @@ def training(
 
 def _source(config: ModelConfig, shape: Shape, device: torch.device) -> torch.Tensor:
     """What is read: tokens (rows, positions), or pictures (rows, 3, size, size)."""
-    if isinstance(config, CaptionConfig):
-        sides = config.picture, config.picture
-        return torch.zeros(shape.rows, 3, *sides, dtype=torch.uint8, device=device)
+    if config.picture_shape:
+        return torch.zeros(shape.rows, *config.picture_shape, dtype=torch.uint8, device=device)
     return _ids(config, shape.rows, shape.source or shape.tokens, device)
 
 

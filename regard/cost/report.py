@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 from regard.cost import jobs
 from regard.cost.device.ceilings import Device, device_named
 from regard.cost.generation import Generation, generation
-from regard.cost.jobs import Counted, Shape
+from regard.cost.jobs import Counted, Model, Shape
 from regard.cost.largest_fit import TRIES, largest, on_a_line
 from regard.cost.predict import Bound, How, Prediction, predicted, timed
 from regard.cost.trace.memory import USES
@@ -151,25 +151,27 @@ class Report:
         }
 
 
-def report(config: ModelConfig, asked: Asked) -> Report:
-    """Count a job, predict its time, and find what would fit."""
+def report(model: Model, asked: Asked) -> Report:
+    """Count a job, predict its time, and find what would fit: all on one module."""
     if asked.processes < 1 or asked.steps < 1:
         raise RegardError("there must be at least one process and one step")
+    if isinstance(model, ModelConfig):
+        model = jobs.module_of(model)
     device = asked.device
     if asked.work == "generate":
-        found = generation(config, asked.share, asked.new, device.kind, asked.precision)
+        found = generation(model, asked.share, asked.new, device.kind, asked.precision)
         prediction = _whole(found, device)
         counted, whole, tokens = found.largest, found.total, asked.new * asked.shape.rows
         parts, apart = _parts_of(found, device)
     else:
-        counted = counted_for(config, asked, asked.share)
+        counted = counted_for(model, asked, asked.share)
         prediction = predicted(counted, device, "train" if asked.work == "train" else "write")
         whole, tokens = counted.total, asked.shape.rows * asked.shape.tokens
         parts = _parts([(counted, 1.0)], device, "train" if asked.work == "train" else "write")
         apart = parts
     seconds = prediction.seconds + _together(counted, asked)
     first = found.prompt if asked.work == "generate" else counted
-    fitting = _that_fit(config, asked, first)
+    fitting = _that_fit(model, asked, first)
     return Report(asked, counted, whole, prediction, seconds, tokens, parts, fitting, apart)
 
 
@@ -186,12 +188,12 @@ def of_counted(counted: Counted, asked: Asked) -> Report:
     return Report(asked, counted, counted.total, prediction, seconds, tokens, parts, fitting)
 
 
-def counted_for(config: ModelConfig, asked: Asked, shape: Shape) -> Counted:
+def counted_for(model: Model, asked: Asked, shape: Shape) -> Counted:
     """One pass over a batch of this shape, of training if that is asked for."""
     kind, precision = asked.device.kind, asked.precision
     if asked.work == "train":
         return jobs.train_step(
-            config,
+            model,
             shape,
             kind,
             precision,
@@ -199,7 +201,7 @@ def counted_for(config: ModelConfig, asked: Asked, shape: Shape) -> Counted:
             checkpointed=asked.recompute,
             criterion=asked.criterion,
         )
-    return jobs.read(config, shape, kind, precision)
+    return jobs.read(model, shape, kind, precision)
 
 
 def _whole(found: Generation, device: Device) -> Prediction:
@@ -251,20 +253,20 @@ def _parts(
     return tuple(sorted(parts, key=lambda part: -part.seconds))
 
 
-def _that_fit(config: ModelConfig, asked: Asked, first: Counted) -> Fitting:
+def _that_fit(model: Model, asked: Asked, first: Counted) -> Fitting:
     """The most rows of this length, and the longest rows of this number, that the device holds.
 
     `first` is the job as it was asked for. (A prompt holds more than a step behind it.)
     """
     room = asked.device.memory - asked.device.fixed
     shape = asked.share
-    most = max(int(config.context) - asked.new, shape.tokens)
+    most = max(int(jobs.settings_of(model).context) - asked.new, shape.tokens)
     known = {(shape.rows, shape.tokens): first}
 
     def count(rows: int, tokens: int) -> Counted:
         at = replace(shape, rows=rows, tokens=tokens)
         if (rows, tokens) not in known:
-            known[rows, tokens] = _first(config, asked, at)
+            known[rows, tokens] = _first(model, asked, at)
         return known[rows, tokens]
 
     def by_rows(n: int) -> Counted:
@@ -325,12 +327,12 @@ def _most(
     return max(size, min(guess or 0, most)), guess is not None
 
 
-def _first(config: ModelConfig, asked: Asked, shape: Shape) -> Counted:
+def _first(model: Model, asked: Asked, shape: Shape) -> Counted:
     """The job in another shape; of a generation, the prompt."""
     if asked.work != "generate":
-        return counted_for(config, asked, shape)
+        return counted_for(model, asked, shape)
     kind, precision = asked.device.kind, asked.precision
-    return jobs.write(config, shape, 0, kind, precision, room=shape.tokens + asked.new)
+    return jobs.write(model, shape, 0, kind, precision, room=shape.tokens + asked.new)
 
 
 def advice(found: Report) -> str:

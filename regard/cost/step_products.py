@@ -1,32 +1,24 @@
-"""The products of training steps of any shape, for the share of a peak that a run reaches.
+"""The products of training steps of rows of any length, for the share of a peak that a run reaches.
 
-Rows that are all of one length are traced as they are. Where lengths vary, traces of the shortest
-give the polynomial in them, exactly.
+Traces of the shortest rows give the polynomial in their lengths, exactly.
 """
 
 from regard.cost import jobs
-from regard.cost.jobs import Shape
-from regard.models.config import ModelConfig
+from regard.cost.jobs import Model, Shape
 from regard.training.throughput import Products
 
 
-def products(config: ModelConfig, tokens: int, source: int = 0) -> int:
+def products(model: Model, tokens: int, source: int = 0) -> int:
     """Operations of the products of one row, forward and backward; hidden pairs not counted.
 
     What an optimizer multiplies (Muon does) is not the model's, and what is computed again for the
     way back is not counted twice.
     """
-    counted = jobs.train_step(config, Shape(1, tokens, source))
+    counted = jobs.train_step(model, Shape(1, tokens, source))
     return sum(r.products for r in counted.records if r.phase in ("forward", "backward"))
 
 
-def of_one_length(config: ModelConfig, tokens: int) -> Products:
-    """Those of rows that all have so many tokens."""
-    each = products(config, tokens)
-    return lambda rows, width, source: float(rows * each)
-
-
-def of_any_length(config: ModelConfig, sources: bool) -> Products:
+def of_any_length(model: Model, sources: bool) -> Products:
     """Those of rows of any length, from `sources` of any length or from what has one size.
 
     A row's products are of degree 2 in both lengths together: no more than pairs are counted. So
@@ -34,7 +26,7 @@ def of_any_length(config: ModelConfig, sources: bool) -> Products:
     """
 
     def at(tokens: int, source: int) -> int:
-        return products(config, tokens, source if sources else 0)
+        return products(model, tokens, source if sources else 0)
 
     first, second, third = (at(tokens, 1) for tokens in (1, 2, 3))
     by_token, by_pair = second - first, third - 2 * second + first

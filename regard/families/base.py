@@ -117,12 +117,12 @@ class Family:
         """What is known of a plan beside its data."""
         return {}
 
-    def in_words(self, config: ModelConfig) -> str:
-        """A model in a few words."""
-        count = sum(weight.numel() for weight in _on_meta(config).parameters())
-        layers = getattr(config, "layers", 0)
+    def in_words(self, plan: Plan) -> str:
+        """A plan's model in a few words."""
+        config, layers = plan.config, getattr(plan.config, "layers", 0)
+        assert plan.traces is not None
         deep = f", {layers} layers" if layers else ""
-        return f"{config.kind}, {count:,} parameters{deep}, width {config.width}"
+        return f"{config.kind}, {plan.traces.parameters:,} parameters{deep}, width {config.width}"
 
     # Training
 
@@ -180,12 +180,6 @@ class Family:
 
     def check_priced(self, options: Mapping[str, Any]) -> None:
         """Refuse options of `regard cost` that mean nothing to such a model."""
-
-
-def _on_meta(config: ModelConfig) -> Any:
-    from regard.models.construction import build
-
-    return build(config, "meta")
 
 
 def _parameters(module: BaseModel) -> dict[str, int]:

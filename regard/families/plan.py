@@ -2,12 +2,15 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
+from regard.cost.step_traces import StepTraces
 from regard.data.batch import Feed
 from regard.families.settings import Settings
 from regard.models.config import ModelConfig
+from regard.models.construction import Prebuilt, build
 from regard.text.tokenizer import Tokenizer
 from regard.training.objectives import Objective
 from regard.training.optimization.precision import Precision
@@ -48,6 +51,14 @@ class Plan:
     valid_tokens: int
     digest: str = ""  # of data and division
     unfit: str = ""  # why there is no memory for it; then it can only be described
+    traces: StepTraces | None = None  # of its steps, where it has such
+    built: Prebuilt | None = None  # what was tried to see how many rows fit
+
+    def module(self) -> Any:
+        """The module of a new run, by its seed: the one that was tried, or one built now."""
+        torch.manual_seed(self.settings.training.seed)
+        tried = self.built.take() if self.built else None
+        return build(self.config, self.device) if tried is None else tried
 
     @property
     def model(self) -> str:

@@ -6,14 +6,16 @@ from dataclasses import replace
 
 import torch
 
+from regard.cost.jobs import Shape
+from regard.cost.step_traces import UNCOUNTED, StepTraces
 from regard.data.batch import Feed
 from regard.errors import RegardError
 from regard.families.plan import Plan, PreparedData
 from regard.families.settings import Settings
 from regard.models.config import ModelConfig
-from regard.models.construction import build
+from regard.models.construction import Prebuilt
 from regard.training.memory.check import enough, unfit
-from regard.training.memory.trial import rows_of_step
+from regard.training.memory.micro_batch import MOST_CPU, counted_rows, even, most_rows, tried_rows
 from regard.training.objectives import objective_for
 from regard.training.optimization.precision import choose
 from regard.training.optimization.schedules import warmup
@@ -41,14 +43,18 @@ def resolve(
     if training.epochs:
         training = replace(training, steps=_steps(feed, training.epochs))
         settings = replace(settings, training=training)
-    lacking = unfit(settings.model.preset, config, settings, device, precision)
-    rows = training.micro_batch_size or int(bool(lacking))
-    if not rows:
+    traces = StepTraces(config, settings, device, precision)
+    lacking = unfit(settings.model.preset, traces.parameters, settings, device, precision)
+    rows, built = training.micro_batch_size or int(bool(lacking)), None
+    if not rows and device.type != "cuda":
+        rows = _rows(feed, traces)
+    elif not rows:
         with enough(device):
-            rows = rows_of_step(config, objective, feed, training, device, precision)
+            built = Prebuilt(config, device, training.seed)
+            rows = tried_rows(built.module, objective, feed, settings, device, precision)
     steps = training.steps
     every = training.validate_every or min(steps, max(OFTEN, steps // 20))
-    compiled = _compiled(settings, config, device, compiles(config))
+    compiled = _compiled(settings, traces, device, compiles(config))
     training = replace(
         training,
         device=str(device),
@@ -68,7 +74,8 @@ def resolve(
         optimizer=replace(optimizer, learning_rate=rate),
         schedule=schedule,
     )
-    return replace(planned(made, settings, device, feed), unfit=lacking)
+    found = planned(made, settings, device, feed)
+    return replace(found, unfit=lacking, traces=traces, built=built)
 
 
 def planned(
@@ -107,12 +114,27 @@ def _steps(feed: Feed, epochs: float) -> int:
 WORTH_COMPILING = 2e16
 
 
-def _compiled(settings: Settings, config: ModelConfig, device: torch.device, faster: bool) -> bool:
+def _compiled(settings: Settings, traces: StepTraces, device: torch.device, faster: bool) -> bool:
     """Compiling pays on a GPU, for rows of one shape, when there is enough to do."""
     training = settings.training
     if training.compile != "auto":
         return training.compile == "yes"
     if not faster or device.type != "cuda" or settings.data.pairs:
         return False
-    weights = sum(weight.numel() for weight in build(config, "meta").parameters())
-    return 6.0 * weights * training.tokens_per_step * training.steps > WORTH_COMPILING
+    flops = 6.0 * traces.parameters * training.tokens_per_step * training.steps
+    return flops > WORTH_COMPILING
+
+
+def _rows(feed: Feed, traces: StepTraces) -> int:
+    """How many rows to compute at once on a CPU."""
+
+    def held(rows: int, tokens: int, source: int) -> tuple[int, int]:
+        counted = traces.of(Shape(rows, tokens, source))
+        gradients = 4 * counted.parameters
+        there = counted.weights + gradients + counted.memory["optimizer"]
+        return there, counted.memory["activations"]
+
+    try:
+        return counted_rows(feed, held)
+    except UNCOUNTED:  # then it is something small
+        return even(min(most_rows(feed), MOST_CPU), most_rows(feed))

@@ -185,6 +185,16 @@ class ModelConfig:
         return False
 
     @property
+    def uncounted(self) -> str:
+        """Why its operations cannot be counted on shapes alone, in a sentence; nothing if so."""
+        return ""
+
+    @property
+    def picture_shape(self) -> tuple[int, ...]:
+        """The shape of a picture that it reads; nothing where it reads none."""
+        return ()
+
+    @property
     def unlearnable(self) -> str:
         """Why it cannot be trained, in a sentence; nothing if it can."""
         return ""

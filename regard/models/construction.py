@@ -36,6 +36,30 @@ def build(config: ModelConfig, device: torch.device | str | None = None) -> Any:
         return config.module()
 
 
+class Prebuilt:
+    """A module that is built before its run begins, so that it can be tried.
+
+    The run takes it as if it were built then: nobody changes its weights until `take`, which also
+    puts the generators of random numbers where building a module leaves them.
+    """
+
+    def __init__(self, config: ModelConfig, device: torch.device, seed: int) -> None:
+        torch.manual_seed(seed)
+        self.module: Any = build(config, device)
+        self._random = torch.get_rng_state()
+        self._gpu = device if device.type == "cuda" else None
+        self._gpu_random = torch.cuda.get_rng_state(device) if self._gpu else self._random
+
+    def take(self) -> Any:
+        """The module for the one who asks first; None for all others."""
+        module, self.module = self.module, None
+        if module is not None:
+            torch.set_rng_state(self._random)
+            if self._gpu:
+                torch.cuda.set_rng_state(self._gpu_random, self._gpu)
+        return module
+
+
 class Undrawn(TorchFunctionMode):
     """Nothing is drawn on `meta`, where there is nothing to fill.
 

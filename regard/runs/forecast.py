@@ -1,7 +1,9 @@
 """What a run will cost, told before it begins, and beside what was measured when it has ended."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache, partial
 from statistics import median
 from typing import Any
 
@@ -9,10 +11,11 @@ import torch
 
 from regard.cost.device.ceilings import device_named
 from regard.cost.in_parts import in_parts
-from regard.cost.jobs import Counted, Shape
+from regard.cost.jobs import Counted, Model, Shape
 from regard.cost.predict import step_seconds
-from regard.cost.report import Asked, Report, counted_for, report
-from regard.cost.step_products import of_any_length, of_one_length
+from regard.cost.report import Asked, Report, report
+from regard.cost.step_products import of_any_length
+from regard.cost.step_traces import UNCOUNTED
 from regard.errors import RegardError
 from regard.families.plan import Plan
 from regard.families.registry import family_of
@@ -23,7 +26,6 @@ from regard.training.meter import memory, shape
 from regard.training.objectives import criterion_of
 from regard.training.throughput import Products, crowding
 
-UNCOUNTED = (RegardError, RuntimeError, NotImplementedError)
 CROWDED = 3  # times as long with all threads as with one: then they only wait for each other
 SHORT = 100  # steps: to count what a shorter run costs takes longer than the run
 
@@ -103,28 +105,41 @@ def asked_of(made: Plan, processes: int = 1) -> tuple[Asked, int] | None:
 
 
 def products_of(made: Plan) -> Products | None:
-    """The products of any part of a step; none for what is trained otherwise, or only shortly."""
-    if made.settings.training.steps < SHORT or not family_of(made.config).predictable:
+    """The products of any part of a step; none for what is trained otherwise, or only shortly.
+
+    They are counted when they are first asked for, after the first steps. NaN says that it cannot
+    be done: a run does not fail because its price is not known.
+    """
+    if made.settings.training.steps < SHORT or made.traces is None:
         return None
+    if not family_of(made.config).predictable:
+        return None
+    count = cache(partial(_products, made))
+    return lambda rows, tokens, sources: count()(rows, tokens, sources)
+
+
+def _products(made: Plan) -> Products:
+    assert made.traces is not None
+    readings = made.traces.criterion.readings
     try:
-        if made.config.form == "text":
-            once = of_one_length(made.config, made.feed.step(0).tokens.shape[1])
-        else:
-            once = of_any_length(made.config, sources=made.config.reads_text)
+        if made.config.form == "text":  # rows that are all of one length
+            each = made.traces.products_of_a_row(made.feed.step(0).tokens.shape[1])
+            return lambda rows, tokens, sources: readings * rows * each
+        sources = made.config.reads_text
+        of = of_any_length(made.traces.module, sources=sources)
+        return lambda rows, tokens, sources: of(readings * rows, tokens, sources)
     except UNCOUNTED:
-        return None  # a run does not fail because its price is not known
-    readings = criterion_of(made.settings.training).readings
-    return lambda rows, tokens, sources: once(readings * rows, tokens, sources)
+        return lambda rows, tokens, sources: math.nan
 
 
 def forecast(made: Plan, processes: int = 1) -> StepForecast | None:
     """The prediction for a plan; none for what is not trained by steps, or only by few."""
     given = asked_of(made, processes) if made.settings.training.steps >= SHORT else None
-    if given is None:
+    if given is None or made.traces is None:
         return None
     asked, parts = given
     try:
-        counted = counted_for(made.config, asked, asked.shape)
+        counted = made.traces.of(asked.shape)
     except UNCOUNTED:
         return None
     return StepForecast(asked, counted, parts, step_seconds(counted, asked.device, parts))
@@ -136,7 +151,12 @@ def dry_report(made: Plan) -> tuple[Report, int] | None:
     if given is None:
         return None
     asked, parts = given
-    return in_parts(report(made.config, asked), parts), parts
+    return in_parts(report(_model(made), asked), parts), parts
+
+
+def _model(made: Plan) -> Model:
+    """What is counted: the module that was traced already, if there is one."""
+    return made.traces.module if made.traces else made.config
 
 
 def warned(made: Plan, told: StepForecast) -> Mapping[str, Any] | None:
@@ -144,7 +164,7 @@ def warned(made: Plan, told: StepForecast) -> Mapping[str, Any] | None:
     device = told.asked.device
     if told.bytes <= device.memory:
         return None
-    rows = report(made.config, told.asked).rows_that_fit
+    rows = report(_model(made), told.asked).rows_that_fit
     would = f"training.micro_batch_size={rows} would fit"
     if not rows:
         would = "not one row would fit; choose a smaller model or a shorter training.context"

@@ -22,7 +22,6 @@ FILES = (RUN, WEIGHTS, TOKENIZER, SOURCE_TOKENIZER, LOG, STATUS, LOCK)
 PARTS = (CHECKPOINTS, TENSORBOARD, STATUS, LOG, WEIGHTS, RUN, TOKENIZER, SOURCE_TOKENIZER, LOCK)
 WRITTEN_INTO = (CHECKPOINTS, TENSORBOARD, LOG, LOCK)  # the other parts are replaced, links too
 BEGUN = (LOG, CHECKPOINTS, WEIGHTS)  # any of them tells of a run, whatever its run.toml says
-LARGEST = 1 << 22  # bytes of a run.toml; a thousand files with long names take a tenth
 
 
 def is_run(folder: Path) -> bool:
@@ -32,7 +31,7 @@ def is_run(folder: Path) -> bool:
     if any(os.path.lexists(folder / name) for name in BEGUN):
         return True
     try:
-        return "versions" in recipes.parsed(read_file(folder / RUN, LARGEST))
+        return "versions" in recipes.parsed(read_file(folder / RUN, recipes.MOST_BYTES))
     except (OSError, ValueError, RecursionError):  # damaged settings may have said so
         return True
 

@@ -16,7 +16,7 @@ from regard.errors import RegardError
 from regard.families.settings import Settings
 from regard.runs import recipes
 from regard.runs.recipes import BESIDE
-from regard.runs.run_folder import CHECKPOINTS, LARGEST, RUN, is_run
+from regard.runs.run_folder import CHECKPOINTS, RUN, is_run
 from regard.storage import read_file
 from regard.storage.event_log import LOG
 from regard.storage.lock import Holder, holder
@@ -166,10 +166,10 @@ def _settled(path: Path) -> bytes:
     """The bytes of a file, which on network disks has no name while another takes its place."""
     for wait in WAITS:
         try:
-            return read_file(path, LARGEST)
+            return read_file(path, recipes.MOST_BYTES)
         except FileNotFoundError:
             time.sleep(wait)
-    return read_file(path, LARGEST)
+    return read_file(path, recipes.MOST_BYTES)
 
 
 def _checkpoints(folder: Path) -> tuple[int, ...]:

@@ -82,9 +82,8 @@ def train_run(
             lock.check()
             tokenizers = list(made.tokenizers)
             stored_run.write_run(folder, made.settings, made.config, tokenizers, made.digest, asked)
-        torch.manual_seed(made.settings.training.seed)
         with enough(made.device):
-            module = build(made.config, made.device)
+            module = made.module()
         named, news = made.settings.training.vectors, ""
         if named and not found:
             news = start_with(module, made.tokenizers[0], named)

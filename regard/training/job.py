@@ -28,6 +28,8 @@ from regard.training.settings import RunSettings
 from regard.training.signals import Stop
 from regard.training.throughput import Peak, Products
 
+Forward = Callable[..., Any]  # of a block
+
 
 @dataclass(frozen=True)
 class Job:
@@ -136,8 +138,15 @@ class Answer(nn.Module):
         return r_drop_loss(logits, batch.targets, smoothing, consistency)
 
 
-def recompute(module: nn.Module) -> None:
-    """Let each block forget its activations and compute them again for the backward pass."""
+def recompute(
+    module: nn.Module, wanted: bool = True, around: Callable[[Forward], Forward] = lambda f: f
+) -> None:
+    """Let each block forget its activations and compute them again for the backward pass.
+
+    Not `wanted`: let them be kept again. `around` makes what is called both times.
+    """
     for part in module.modules():
         if isinstance(part, Block):
-            part.forward = partial(checkpoint, part.forward, use_reentrant=False)  # type: ignore[method-assign]
+            vars(part).pop("forward", None)
+            if wanted:
+                part.forward = partial(checkpoint, around(part.forward), use_reentrant=False)  # type: ignore[method-assign]

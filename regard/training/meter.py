@@ -1,7 +1,9 @@
 """What the steps of a run did: losses, tokens, time, memory; read now and then, not every step."""
 
+import math
 import resource
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -39,7 +41,8 @@ class Meter:
         self.valid = torch.zeros((), dtype=torch.int64, device=self.device)  # their targets
         self.norm = torch.zeros((), device=self.device)
         self.steps = self.positions = self.real = 0
-        self.flops = self.stall = 0.0
+        self.computed: Counter[tuple[int, int, int]] = Counter()  # parts by their shapes
+        self.stall = 0.0
         self.clock, self.away = time.perf_counter(), 0.0
 
     def add(
@@ -53,8 +56,7 @@ class Meter:
         self.steps += 1
         self.taken += 1
         for part in parts:
-            if self.products:
-                self.flops += self.products(*shape(part))
+            self.computed[shape(part)] += 1
             self.positions += part.positions
             self.real += part.real_tokens
             self.tokens += part.real_tokens
@@ -91,14 +93,20 @@ class Meter:
             "seconds_left": left
             * (seconds / max(self.steps, 1) + self.pauses / max(self.taken, 1)),
         }
-        if self.products:
-            figures["share_of_peak"] = self.flops / seconds / self.peak
+        if math.isfinite(flops := self._flops()):
+            figures["share_of_peak"] = flops / seconds / self.peak
         if self.stall:
             figures["stalled"] = round(self.stall, 4)
         if self.real < self.positions:
             figures["padding"] = 1 - self.real / self.positions
         self._reset()
         return figures
+
+    def _flops(self) -> float:
+        """The products of all parts since the last report; NaN where nobody counts them."""
+        if not self.products:
+            return math.nan
+        return sum(times * self.products(*one) for one, times in self.computed.items())
 
 
 def shape(part: Batch) -> tuple[int, int, int]:

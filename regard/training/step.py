@@ -42,7 +42,7 @@ def backward(
     with phase("forward"), mixed():
         value: Tensor = answer(part, state)
     with phase("backward"):
-        # Not `value.backward()`: in a trace, blocks that compute again would not be seen under it.
+        # Not `value.backward()`, under which a trace would not see what follows.
         torch.autograd.backward(value * weight)
     return value.detach()
 

@@ -13,8 +13,9 @@ from rich.console import Console
 
 from regard.commands.train import train
 from regard.errors import RegardError
+from regard.families import base
 from regard.families.settings import Settings
-from regard.runs import plan as planning
+from regard.families.tasks import text
 from regard.runs import recipes, train_run
 from regard.runs.plan import plan
 from regard.storage import event_log
@@ -223,7 +224,7 @@ def test_a_signal_before_training_leaves_nothing(notes, monkeypatch):
     def asked(*given):
         os.kill(os.getpid(), signal.SIGTERM)
 
-    monkeypatch.setattr(planning, "gather", asked)
+    monkeypatch.setattr(text, "gather", asked)
     said = again()
     assert (said.code, said.out) == (143, "")
     assert said.err.strip() == "terminated"
@@ -244,7 +245,7 @@ def test_a_run_killed_before_its_first_checkpoint_is_begun_anew(notes, whole):
         raise KilledError
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(train_run, "Loop", killed)
+        patch.setattr(base, "Loop", killed)
         patch.setattr(train_run, "clear", lambda folder: None)  # nor tidied up
         with pytest.raises(KilledError):
             again("training.seed=9")  # whatever it was begun with

@@ -11,6 +11,7 @@ from command_line import call
 from regard.runs import train_run
 from regard.storage import event_log, lock
 from regard.storage.event_log import Sink
+from regard.training.checkpoints.reading import stored_steps
 from regard.training.throughput import Peak
 
 SETTINGS = ("training.checkpoint_every=2", "training.log_every=1", "model.layers=1")
@@ -70,11 +71,11 @@ def test_a_run_whose_folder_was_moved_writes_nothing_into_another_in_its_place(
 
 
 def test_what_was_saved_before_a_folder_was_moved_is_gone_on_with_there(monkeypatch, data):
-    meddled(monkeypatch, data, lambda: os.rename("r", "moved"))
+    with monkeypatch.context() as patch:  # and not undone by itself: so would be where we stand
+        meddled(patch, data, lambda: os.rename("r", "moved"))
     assert not Path("r").exists()
+    assert stored_steps(Path("moved"))
     words = ("--model", "gpt2-tiny", "--steps", 6, "--set", *SETTINGS)
-    monkeypatch.undo()
-    monkeypatch.setattr(train_run, "peak", lambda *_: Peak(1e12, "made up"))
     for folder in ("moved", "whole"):
         said = call("train", data / "notes.txt", *words, "--out", folder)
         assert said.code == 0, said.err

@@ -10,7 +10,7 @@ from regard.cost.jobs import Shape
 from regard.cost.report import Asked, of_counted
 from regard.families.counting import price as lookups
 from regard.families.word_vectors import price as word_price
-from regard.models.counting.estimate import kneser_ney
+from regard.models.counting.estimate import estimate
 from regard.models.counting.model import NGram
 from regard.models.word_vectors.model import Word2VecConfig
 
@@ -19,7 +19,7 @@ from regard.models.word_vectors.model import Word2VecConfig
 def trigram():
     ids = np.random.default_rng(0).integers(5, 50, 5000)
     ids[::20] = 1
-    return NGram.of(kneser_ney(ids, 3, 50, 1))
+    return NGram.of(estimate(ids, 3, 50, 1))
 
 
 def test_watched_tables_answer_as_plain_ones_do(trigram):

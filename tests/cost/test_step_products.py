@@ -3,11 +3,14 @@
 from dataclasses import replace
 
 import pytest
+import torch
 from small_models import small
 
 from regard.cost import jobs
 from regard.cost.jobs import Shape
-from regard.cost.step_products import of_any_length, of_one_length, products
+from regard.cost.step_products import of_any_length, products
+from regard.cost.step_traces import StepTraces
+from regard.families.settings import Settings
 from regard.models.registry import named
 from regard.models.transformer.config import TransformerConfig
 
@@ -17,10 +20,15 @@ def counted(config, rows, tokens, source=0):
     return sum(r.products for r in step.records if r.phase != "optimizer")
 
 
+@pytest.mark.parametrize("training", [{}, {"recompute": True}, {"r_drop": 5.0}])
+@pytest.mark.parametrize("traced", [(), (4, 7)])
 @pytest.mark.parametrize("name", ["gpt2", "llama-3-8b", "bert-base", "lstm", "conv"])
-def test_rows_of_one_length(name):
-    config = small(name)
-    assert of_one_length(config, 9)(5, 9, 0) == counted(config, 5, 9)
+def test_rows_of_one_length_cost_as_much_in_every_trace(name, traced, training):
+    config, settings = small(name), Settings().changed({"training": training}, "test")
+    traces = StepTraces(config, settings, torch.device("cpu"), "float32")
+    for rows in traced:
+        traces.of(Shape(rows, 9))
+    assert 5 * traces.products_of_a_row(9) == counted(config, 5, 9)
 
 
 @pytest.mark.parametrize("name", ["t5-small", "marian", "bahdanau", "luong", "rnn", "conv-pairs"])

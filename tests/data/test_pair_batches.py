@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from regard.data.batch import Batch
 from regard.data.feeds import pair_batches as module
 from regard.data.feeds.masking import IGNORE
-from regard.data.feeds.pair_batches import PairBatches, padding, plan
+from regard.data.feeds.pair_batches import PairBatches, plan
 from regard.data.readers.pairs import EncodedPairs, Pair, encode_pairs
 from regard.errors import RegardError
 from regard.text.dropout import BPEDropout
@@ -265,15 +265,14 @@ def test_the_held_out_part_comes_once_in_order(rows):
     assert all(batch.rows <= rows for batch in batches)
 
 
-def test_padding_is_the_share_of_positions_that_hold_nothing():
+def test_batches_count_what_is_computed_and_what_of_it_is_real():
     made = feed()
     (batch,) = made.held_out(3)
-    assert batch.positions == 3 * 9 + 3 * 6
-    assert padding(iter([batch])) == pytest.approx(1 - (14 + 12) / 45)
-    assert padding(iter([])) == 0
+    assert (batch.positions, batch.real_tokens) == (3 * 9 + 3 * 6, 14 + 12)
     epoch = [made.step(step) for step in range(len(made._plan(0)))]
-    expected = share_of_padding(made._plan(0), *made.train.lengths)
-    assert padding(iter(epoch)) == pytest.approx(expected)
+    computed = sum(batch.positions for batch in epoch)
+    share = 1 - sum(batch.real_tokens for batch in epoch) / computed
+    assert share == pytest.approx(share_of_padding(made._plan(0), *made.train.lengths))
 
 
 # --- BPE-dropout -----------------------------------------------------------------------------

@@ -20,7 +20,6 @@ from regard.data.builtin.scenes import (
     Thing,
     boxes,
     captions,
-    is_true,
     render,
     scenes,
     write_folder,
@@ -118,6 +117,10 @@ def test_mentions_name_their_things_in_the_order_of_the_text():
             for start, stop, thing in (first, second):
                 assert text[start:stop] == scene.things[thing].name
                 assert text.count(scene.things[thing].name) == 1
+
+
+def is_true(scene, text):
+    return text in [caption.text for caption in captions(scene)]
 
 
 def test_what_is_false_or_said_otherwise_is_not_accepted():

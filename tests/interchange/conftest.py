@@ -19,7 +19,7 @@ from tiny_folders import tiny
 from torch import Tensor, nn
 
 import regard
-from regard.interchange.huggingface import FAMILIES, Family
+from regard.interchange.huggingface import FAMILIES, FolderFamily
 
 hf.logging.set_verbosity_error()
 hf.logging.disable_progress_bar()
@@ -161,7 +161,7 @@ class Pair:
 
     theirs: nn.Module
     ours: regard.Model
-    family: Family
+    family: FolderFamily
 
     @property
     def kind(self) -> str:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regard.errors import RegardError
-from regard.models.counting.estimate import FALLBACK, estimate, kneser_ney, smoothing
+from regard.models.counting.estimate import FALLBACK, estimate, smoothing
 
 UNKNOWN, BEGIN, END = 0, 1, 2
 WORDS = st.integers(3, 7)
@@ -115,7 +115,7 @@ def test_pruning_takes_out_what_was_seen_too_rarely_and_nothing_else(sentences, 
 def test_a_larger_corpus_has_discounts_of_its_own_and_unseen_text_a_finite_perplexity():
     rng = np.random.default_rng(0)
     words = [(3 + rng.zipf(1.6, rng.integers(1, 12)) % 200).tolist() for _ in range(3000)]
-    table = kneser_ney(joined(words), 3, 204, BEGIN)
+    table = estimate(joined(words), 3, 204, BEGIN)
     assert not any(level.fallback for level in table.levels)
     for level in table.levels:
         assert all(0 < value < k for k, value in enumerate(level.discounts, 1))
@@ -124,12 +124,12 @@ def test_a_larger_corpus_has_discounts_of_its_own_and_unseen_text_a_finite_perpl
 
 
 def test_discounts_that_had_to_be_made_up_are_named():
-    table = kneser_ney(joined([[3, 4]]), 2, VOCABULARY, BEGIN)
+    table = estimate(joined([[3, 4]]), 2, VOCABULARY, BEGIN)
     assert [(level.discounts, level.fallback) for level in table.levels] == [(FALLBACK, True)] * 2
 
 
 def test_sequences_do_not_see_one_another():
-    table = kneser_ney(joined([[3, 4, 5], [3, 4, 6], [5, 5]]), 3, VOCABULARY, BEGIN)
+    table = estimate(joined([[3, 4, 5], [3, 4, 6], [5, 5]]), 3, VOCABULARY, BEGIN)
     alone = [table.logprobs(joined([words]))[0] for words in ([3, 4], [], [5, 6, 7])]
     together = table.logprobs(joined([[3, 4], [], [5, 6, 7]]))[0]
     np.testing.assert_array_equal(np.concatenate(alone), together)

@@ -11,7 +11,7 @@ from regard.decoding.search.beam import search
 from regard.decoding.search.speculative import Speculation
 from regard.decoding.settings import Beam, Sampling, SpecialTokens
 from regard.errors import RegardError
-from regard.models.counting.estimate import kneser_ney
+from regard.models.counting.estimate import estimate
 from regard.models.counting.model import NGram
 from regard.models.protocol import SequenceModel
 
@@ -24,7 +24,7 @@ def model(order: int, seed: int = 0) -> NGram:
     rng = np.random.default_rng(seed)
     texts = [(3 + rng.zipf(1.5, rng.integers(1, 8)) % 5).tolist() for _ in range(60)]
     ids = np.array([token for words in texts for token in (BEGIN, *words, END)])
-    return NGram.of(kneser_ney(ids, order, VOCABULARY, BEGIN))
+    return NGram.of(estimate(ids, order, VOCABULARY, BEGIN))
 
 
 def test_it_is_a_sequence_model():

@@ -11,11 +11,11 @@ from regard.data.feeds.stream import MaskedTextFeed, TextFeed
 from regard.errors import RegardError
 from regard.families.settings import Settings
 from regard.families.tasks.text import PLACES
-from regard.models.construction import build
+from regard.models.construction import Prebuilt, build
 from regard.runs.plan import device_for, plan
 from regard.runs.stored_run import config_for
 from regard.text.learning import learn, vocabulary_for
-from regard.training.memory.trial import rows_of_step
+from regard.training.memory import micro_batch
 
 WORDS = ("the", "a", "cat", "dog", "sat", "ran", "on", "under", "mat", "tree", "and", "then", "it")
 AUTO = {"auto", "", 0}
@@ -351,15 +351,38 @@ def test_rows_are_tried_on_the_widest_pairs(tmp_path, monkeypatch):
         attempt(2)
         return most
 
-    monkeypatch.setattr("regard.training.memory.trial.rows_that_fit", fits)
-    objective = replace_logits(made.objective, seen)
-    training = made.settings.training
-    rows = rows_of_step(made.config, objective, made.feed, training, made.device, made.precision)
+    monkeypatch.setattr(micro_batch, "rows_that_fit", fits)
+    objective, module = replace_logits(made.objective, seen), build(made.config)
+    given = made.feed, made.settings, made.device, made.precision
+    rows = micro_batch.tried_rows(module, objective, *given)
     steps = [made.feed.step(step) for step in range(20)]
     assert rows == max(step.rows for step in steps)
     widest = max(step.tokens.shape[1] + step.source.shape[1] for step in steps)
     assert seen[0].rows == 2
     assert seen[0].tokens.shape[1] + seen[0].source.shape[1] == widest
+
+
+@pytest.mark.parametrize("tables", [{}, {"precision": "bf16-weights", "recompute": True}])
+def test_a_module_that_was_tried_is_as_it_was_built(tmp_path, monkeypatch, tables):
+    monkeypatch.setattr(micro_batch, "rows_that_fit", lambda attempt, most, device: attempt(1) or 1)
+    given = settings([text(tmp_path / "a.txt", 2000)], {"training": tables})
+    made = plan(given)
+    built = Prebuilt(made.config, made.device, seed=3)
+    module = built.module
+    decided = made.settings, made.device, made.precision
+    assert micro_batch.tried_rows(module, made.objective, made.feed, *decided) == 1
+    assert replace(made, built=built).module() is module
+    random = torch.get_rng_state()
+    torch.manual_seed(3)
+    twin = build(made.config)
+    assert torch.equal(torch.get_rng_state(), random)
+    for name, weight in twin.named_parameters():
+        tried = module.get_parameter(name)
+        assert tried.dtype == torch.float32
+        assert tried.grad is None
+        assert torch.equal(weight, tried)
+    assert replace(made, built=built).module() is not module  # it is taken once
+    assert not any("forward" in vars(part) for part in module.modules())
 
 
 def replace_logits(objective, seen):

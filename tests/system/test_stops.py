@@ -19,7 +19,7 @@ LONG, PATIENCE = 40.0, 30.0  # seconds: what lasts longer than our patience has 
 SHORT = 0.2  # what has to be whole is waited for
 LOOP = "regard.training.loop:Loop"
 PHASES = {
-    "reading": {"where": "regard.runs.plan:gather", "seconds": LONG},
+    "reading": {"where": "regard.families.tasks.text:gather", "seconds": LONG},
     # Called by the learner for each text that it takes.
     "learning tokens": {"where": "regard.text.learning:cut", "seconds": SHORT},
     "encoding": {"where": "regard.data.token_files:_Preparation._document", "seconds": SHORT},
@@ -32,7 +32,7 @@ PHASES = {
     "a step": {"where": f"{LOOP}._gradients", "call": 3, "seconds": SHORT},
     "an update": {"where": "regard.training.loop:Optimizers.step", "call": 3, "seconds": SHORT},
     "validation": {"where": "regard.training.loop:measure", "seconds": LONG},
-    "sampling": {"where": "regard.families.samples:continued", "seconds": LONG},
+    "sampling": {"where": "regard.families.tasks.text:continued", "seconds": LONG},
     "saving": {"where": "regard.training.checkpoints.saving:write_safetensors", "seconds": SHORT},
     "choosing the weights": {"where": f"{LOOP}._choose", "seconds": SHORT},
     "the last scores": {
@@ -41,7 +41,7 @@ PHASES = {
         "seconds": LONG,
     },
     "writing the weights": {"where": "regard.runs.stored_run:write_tensors", "seconds": SHORT},
-    "translating": {"where": "regard.runs.train_run:translations", "seconds": LONG},
+    "translating": {"where": "regard.families.tasks.pairs:translations", "seconds": LONG},
 }
 NOTHING_YET = list(PHASES)[:8]  # no step is done in these
 WORDS = {SIGINT: "interrupted", SIGTERM: "terminated"}
@@ -152,7 +152,7 @@ def test_what_was_saved_for_a_stop_is_not_among_the_weights_that_are_averaged(
 def test_a_second_ctrl_c_while_a_new_folder_is_taken_away(nursery, whole, operation, tmp_path):
     folder = tmp_path / "new"
     command = made(folder, "text")
-    given = {"where": "regard.runs.train_run:Loop", "signals": [SIGINT], "again": operation}
+    given = {"where": "regard.families.base:Loop", "signals": [SIGINT], "again": operation}
     ended = stopped(nursery, folder, command, given)
     assert ended.code == 130, ended.out
     ended = nursery.run(folder, *command)

@@ -6,14 +6,16 @@ from pathlib import Path
 import pytest
 import torch
 
+from regard.cost import jobs
 from regard.errors import RegardError
 from regard.families import resolve
+from regard.families.plan import PreparedData
 from regard.families.settings import Settings
 from regard.models.construction import build
 from regard.models.registry import named
 from regard.runs.plan import plan
 from regard.runs.train_run import train_run
-from regard.training.memory import check, trial
+from regard.training.memory import check
 from regard.training.memory.check import bytes_of_each, enough, unfit
 from regard.training.memory.out_of_memory import is_full
 
@@ -30,13 +32,15 @@ def settings(tmp_path, monkeypatch):
 
 
 def test_a_model_is_too_large_from_the_first_byte_that_is_not_there(settings, monkeypatch):
-    name, config = "llama-tiny", named("llama-tiny")
+    config = named("llama-tiny")
     count = sum(weight.numel() for weight in build(config).parameters())
     needed = 16 * count  # four bytes each: weights, gradients, two moments
     monkeypatch.setattr(check, "free_memory", lambda: needed)
-    assert unfit(name, config, settings, CPU, "float32") == ""
+    assert unfit("llama-tiny", count, settings, CPU, "float32") == ""
     monkeypatch.setattr(check, "free_memory", lambda: needed - 1)
-    assert f"at most {count - 1:,} parameters" in unfit(name, config, settings, CPU, "float32")
+    assert f"at most {count - 1:,} parameters" in unfit(
+        "llama-tiny", count, settings, CPU, "float32"
+    )
 
 
 def test_what_a_parameter_takes_is_what_training_holds_of_it(settings):
@@ -48,8 +52,9 @@ def test_what_a_parameter_takes_is_what_training_holds_of_it(settings):
 
 def test_what_is_too_large_is_planned_and_described_but_never_built(settings, monkeypatch):
     devices = []
-    whole = trial.build
-    monkeypatch.setattr(trial, "build", lambda c, d: devices.append(d) or whole(c, d))
+    whole = jobs.build
+    monkeypatch.setattr(jobs, "build", lambda c, d: devices.append(d) or whole(c, d))
+    monkeypatch.setattr(resolve, "Prebuilt", lambda c, d, seed: devices.append(d))
     monkeypatch.setattr(check, "free_memory", lambda: 1000)
     made = plan(settings)
     assert set(devices) <= {"meta"}
@@ -70,11 +75,13 @@ def test_memory_that_runs_out_is_one_sentence_and_other_errors_stay(settings):
 
 def test_a_plan_that_cannot_be_tried_says_so(settings, monkeypatch):
     def full(*_):
-        raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
+        raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(resolve, "rows_of_step", full)
+    monkeypatch.setattr(resolve, "Prebuilt", full)
+    monkeypatch.setattr(check.torch.cuda, "mem_get_info", lambda device: (1 << 40, 1 << 40))
+    made = PreparedData(settings, named("llama-tiny"), lambda tokens: None, (), {}, (), 1, 1)
     with pytest.raises(RegardError, match=r"lower training\.micro_batch_size"):
-        plan(settings)
+        resolve.resolve(made, torch.device("cuda"), lambda *_: 1.0, lambda _: False)
     assert not plan(
         replace(settings, training=replace(settings.training, micro_batch_size=1))
     ).unfit

@@ -1,44 +1,45 @@
 """How many rows are computed at once."""
 
 import math
+from dataclasses import dataclass
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from regard.data.batch import Batch
 from regard.training.memory import micro_batch
-from regard.training.memory.micro_batch import MOST_CPU, even, free_memory, rows_that_fit
-
-CPU = torch.device("cpu")
-WIDTH = 1000
+from regard.training.memory.micro_batch import MOST_CPU, counted_rows, even, free_memory
 
 
-def attempt(rows: int) -> None:
-    x = torch.ones(rows, WIDTH, requires_grad=True)
-    x.sin().sum().backward()  # keeps x: 4,000 bytes a row
+@dataclass(frozen=True)
+class Rows:
+    """A feed of steps of so many rows."""
+
+    rows: int
+
+    def step(self, step: int) -> Batch:
+        tokens = torch.zeros(self.rows, 3, dtype=torch.long)
+        return Batch(tokens, tokens, tokens.numel(), tokens.numel())
 
 
-@given(st.integers(1, 200), st.integers(0, 10**6))
-def test_on_a_cpu_it_is_at_least_one_row_and_what_memory_allows(most, free):
+@given(st.integers(1, 200), st.integers(0, 10**6), st.integers(1, 10**4))
+def test_on_a_cpu_it_is_at_least_one_row_and_what_memory_allows(most, free, each):
+    there = 1000
+
+    def held(rows, tokens, source):
+        assert (tokens, source) == (3, 0)
+        return there, rows * each
+
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(micro_batch, "free_memory", lambda: free)
-        found = rows_that_fit(attempt, most, CPU)
+        found = counted_rows(Rows(most), held)
     assert 1 <= found <= min(most, MOST_CPU)
-    room = max(1, int(0.85 * free / (2 * 4 * WIDTH)))
-    assert found <= max(room, 1)
-    if room >= most <= MOST_CPU:
+    room = 0.85 * free - there
+    assert found == 1 or 2 * each * found <= room
+    if room >= 2 * each * most and most <= MOST_CPU:
         assert found == most
-
-
-def test_a_pass_that_keeps_nothing_may_have_all_rows():
-    assert rows_that_fit(lambda rows: None, 5, CPU) == 5
-
-
-def test_what_is_kept_is_counted_once_however_often_it_is_used():
-    shared = torch.ones(100, requires_grad=True)
-    kept = micro_batch._kept_bytes(lambda: (shared.sin() + shared.cos() + shared * shared).sum())
-    assert kept == 400
 
 
 @given(st.integers(1, 500), st.integers(1, 500))

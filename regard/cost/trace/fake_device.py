@@ -6,7 +6,7 @@ torch decides below Python (which kernel attention or an LSTM runs on) is decide
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, Literal
 
 import torch
@@ -143,6 +143,23 @@ class FakeDevice(TorchFunctionMode):
         finally:
             torch.set_autocast_enabled(self.kind, before)
             self._cast.clear()
+
+    def twice(self, forward: Callable[..., Any]) -> Callable[..., Any]:
+        """A function that is computed again going back, on this device then too.
+
+        Autograd takes no function modes along, nor the autocast of a device that is not there.
+        """
+        mixed = False
+
+        def run(*given: Any, **named: Any) -> Any:
+            nonlocal mixed
+            if torch._C._len_torch_function_stack():
+                mixed = torch.is_autocast_enabled(self.kind)
+                return forward(*given, **named)
+            with self, self.mixed() if mixed else nullcontext():
+                return forward(*given, **named)
+
+        return run
 
 
 def _raised(value: Any) -> Any:

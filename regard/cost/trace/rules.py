@@ -14,10 +14,8 @@ from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
-import torch
 from torch import Tensor
 
-aten = torch.ops.aten
 Found = int | tuple[int, int]  # products that are needed, and those that the kernel does
 
 

@@ -237,11 +237,6 @@ def _said(wording: str, things: tuple[Thing, ...], one: int, other: int) -> Scen
     return SceneCaption(text, (first, second))
 
 
-def is_true(scene: Scene, text: str) -> bool:
-    """Whether a text is one of the scene's captions, to the letter."""
-    return any(text == caption.text for caption in captions(scene))
-
-
 # --- pictures --------------------------------------------------------------------------------
 
 

@@ -187,12 +187,3 @@ def _batch(pairs: EncodedPairs, chosen: np.ndarray) -> Batch:
     asked, _ = padded([ids[1:] for ids in targets], IGNORE)
     asked_for, read = int(lengths.sum()), int(source_lengths.sum())
     return Batch(tokens, asked, asked_for, asked_for + read, lengths, None, source, source_lengths)
-
-
-def padding(batches: Iterator[Batch]) -> float:
-    """The share of computed positions that hold nothing."""
-    real = computed = 0
-    for batch in batches:
-        real += batch.real_tokens
-        computed += batch.positions
-    return 1 - real / computed if computed else 0.0

@@ -69,9 +69,8 @@ class NGrams(Family):
         )
         return planned(prepared, replace(prepared.settings, training=training), device)
 
-    def in_words(self, config: ModelConfig) -> str:
-        assert isinstance(config, NGramConfig)
-        return f"{config.order}-gram, {config.smoothing}"
+    def in_words(self, plan: Plan) -> str:
+        return _in_words(plan.config)
 
     def trainer(self, job: Job, plan: Plan) -> Trainer:
         return Counting(job)
@@ -93,7 +92,7 @@ class NGrams(Family):
 
     def anatomy(self, name: str, config: ModelConfig, folder: Path | None) -> list[str]:
         assert isinstance(config, NGramConfig)
-        lines = [f"{name}  {self.in_words(config)}"]
+        lines = [f"{name}  {_in_words(config)}"]
         if folder is not None and (folder / WEIGHTS).exists():
             sizes = _sizes(config, TensorFolder(folder))
             lines += [f"  {count:,} {n}-grams" for n, count in enumerate(sizes, 1)]
@@ -105,6 +104,11 @@ class NGrams(Family):
         module = load()
         assert isinstance(module, NGram)
         return of_counted(ngram(module, asked.shape, asked.new), asked)
+
+
+def _in_words(config: ModelConfig) -> str:
+    assert isinstance(config, NGramConfig)
+    return f"{config.order}-gram, {config.smoothing}"
 
 
 def _sizes(config: NGramConfig, tensors: TensorFolder) -> list[int]:

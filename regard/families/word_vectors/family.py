@@ -136,7 +136,8 @@ class Vectors(Family):
         settings = replace(settings, training=training, optimizer=optimizer)
         return planned(prepared, settings, device)
 
-    def in_words(self, config: ModelConfig) -> str:
+    def in_words(self, plan: Plan) -> str:
+        config = plan.config
         assert isinstance(config, Word2VecConfig)
         return f"{config.method} with loss {config.loss}, width {config.width}"
 

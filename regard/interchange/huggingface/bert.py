@@ -5,8 +5,8 @@ from typing import Any
 
 from regard.interchange.huggingface.family import (
     ConfigReader,
-    Family,
-    Rule,
+    FolderFamily,
+    TensorRule,
     activation_name,
     head_rows,
     joined,
@@ -15,7 +15,7 @@ from regard.interchange.huggingface.family import (
 from regard.models.transformer.config import TransformerConfig
 
 
-class Bert(Family):
+class Bert(FolderFamily):
     name = "bert"
     prefix = "bert."
     outside = ("cls.",)
@@ -81,11 +81,11 @@ class Bert(Family):
             del result[bias]
         return result
 
-    def rules(self, config: TransformerConfig) -> Iterator[Rule]:
+    def rules(self, config: TransformerConfig) -> Iterator[TensorRule]:
         table = "bert.embeddings"
-        yield Rule("embed.tokens.weight", (f"{table}.word_embeddings.weight",))
-        yield Rule("embed.segments.weight", (f"{table}.token_type_embeddings.weight",))
-        yield Rule("encoder.positions.table.weight", (f"{table}.position_embeddings.weight",))
+        yield TensorRule("embed.tokens.weight", (f"{table}.word_embeddings.weight",))
+        yield TensorRule("embed.segments.weight", (f"{table}.token_type_embeddings.weight",))
+        yield TensorRule("encoder.positions.table.weight", (f"{table}.position_embeddings.weight",))
         yield from plain("encoder.embedding_norm", f"{table}.LayerNorm")
         for i in range(config.layers):
             ours, theirs = f"encoder.blocks.{i}", f"bert.encoder.layer.{i}"
@@ -104,6 +104,6 @@ class Bert(Family):
             yield from plain("head.transform", "cls.predictions.transform.dense")
             yield from plain("head.norm", "cls.predictions.transform.LayerNorm")
             bias, copies = ("cls.predictions.decoder.bias",), ("cls.predictions.bias",)
-            yield Rule("head.bias", bias, copies=copies, write_copies=True)
+            yield TensorRule("head.bias", bias, copies=copies, write_copies=True)
             if not config.tied:
-                yield Rule("head.project.weight", ("cls.predictions.decoder.weight",))
+                yield TensorRule("head.project.weight", ("cls.predictions.decoder.weight",))

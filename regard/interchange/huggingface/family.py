@@ -27,7 +27,7 @@ ACTIVATIONS = {  # theirs -> ours; the first of several is the one we write
 
 
 @dataclass(frozen=True)
-class Rule:
+class TensorRule:
     """One tensor of ours is one of theirs, or several joined along the first dimension."""
 
     ours: str
@@ -93,7 +93,7 @@ def _short(value: object) -> str:
     return text if len(text) <= 60 else f"{text[:60]}…"
 
 
-class Family:
+class FolderFamily:
     """How one kind of Hugging Face folder maps to ours."""
 
     name: ClassVar[str]  # their model_type
@@ -117,7 +117,7 @@ class Family:
         """Their config for ours (with its zeros resolved)."""
         raise NotImplementedError
 
-    def rules(self, config: TransformerConfig) -> Iterator[Rule]:
+    def rules(self, config: TransformerConfig) -> Iterator[TensorRule]:
         """Every tensor of a model of this config."""
         raise NotImplementedError
 
@@ -136,15 +136,15 @@ class Family:
         return result
 
 
-def plain(ours: str, theirs: str, bias: bool = True) -> Iterator[Rule]:
-    yield Rule(f"{ours}.weight", (f"{theirs}.weight",))
+def plain(ours: str, theirs: str, bias: bool = True) -> Iterator[TensorRule]:
+    yield TensorRule(f"{ours}.weight", (f"{theirs}.weight",))
     if bias:
-        yield Rule(f"{ours}.bias", (f"{theirs}.bias",))
+        yield TensorRule(f"{ours}.bias", (f"{theirs}.bias",))
 
 
-def joined(ours: str, theirs: list[str], sizes: list[int], bias: bool) -> Iterator[Rule]:
+def joined(ours: str, theirs: list[str], sizes: list[int], bias: bool) -> Iterator[TensorRule]:
     for part in ("weight", "bias") if bias else ("weight",):
-        yield Rule(f"{ours}.{part}", tuple(f"{name}.{part}" for name in theirs), tuple(sizes))
+        yield TensorRule(f"{ours}.{part}", tuple(f"{name}.{part}" for name in theirs), tuple(sizes))
 
 
 def head_rows(config: TransformerConfig) -> list[int]:

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from regard.errors import Problems, RegardError, nearest
-from regard.interchange.huggingface import FAMILIES, Family
-from regard.interchange.huggingface.family import ConfigReader, Rule
+from regard.interchange.huggingface import FAMILIES, FolderFamily
+from regard.interchange.huggingface.family import ConfigReader, TensorRule
 from regard.models.construction import build
 from regard.models.transformer.config import TransformerConfig
 from regard.models.transformer.model import Transformer
@@ -47,7 +47,9 @@ def load_folder(
     return module.eval(), settings
 
 
-def open_folder(folder: Path) -> tuple[Family, TransformerConfig, TensorFolder, dict[str, Any]]:
+def open_folder(
+    folder: Path,
+) -> tuple[FolderFamily, TransformerConfig, TensorFolder, dict[str, Any]]:
     """A folder's family, our config for it, its tensors by their canonical names, its config."""
     found = read_json(folder / "config.json")
     kind = str(found.get("model_type"))
@@ -71,7 +73,7 @@ def open_folder(folder: Path) -> tuple[Family, TransformerConfig, TensorFolder, 
     return family, config, tensors, found
 
 
-def _own_head(family: Family, tensors: TensorFolder) -> bool:
+def _own_head(family: FolderFamily, tensors: TensorFolder) -> bool:
     """Whether a folder has an output matrix that differs from the embedding."""
     embedding = next((name for name in family.embedding if name in tensors), None)
     if family.head not in tensors or embedding is None:
@@ -81,7 +83,7 @@ def _own_head(family: Family, tensors: TensorFolder) -> bool:
     return not torch.equal(tensors[family.head], tensors[embedding])
 
 
-def _gather(family: Family, module: Transformer, tensors: TensorFolder) -> dict[str, Tensor]:
+def _gather(family: FolderFamily, module: Transformer, tensors: TensorFolder) -> dict[str, Tensor]:
     """Our tensors from theirs, after the names and shapes of all have been checked."""
     ours = {name: tuple(p.shape) for name, p in module.named_parameters()}
     rules = list(family.rules(module.config))
@@ -107,7 +109,7 @@ def _gather(family: Family, module: Transformer, tensors: TensorFolder) -> dict[
     return {rule.ours: _finite(rule, tensors) for rule in rules}
 
 
-def _shapes(rule: Rule, ours: tuple[int, ...]) -> list[tuple[int, ...]]:
+def _shapes(rule: TensorRule, ours: tuple[int, ...]) -> list[tuple[int, ...]]:
     """The shapes their tensors must have to make up one of ours."""
     if rule.row:
         return [(1, *ours)]
@@ -116,7 +118,7 @@ def _shapes(rule: Rule, ours: tuple[int, ...]) -> list[tuple[int, ...]]:
     return [(size, *ours[1:]) for size in rule.sizes or ours[:1]]
 
 
-def _finite(rule: Rule, tensors: TensorFolder) -> Tensor:
+def _finite(rule: TensorRule, tensors: TensorFolder) -> Tensor:
     """Our tensor, if all that it is made of are numbers."""
     found = _join(rule, tensors)
     try:
@@ -126,7 +128,7 @@ def _finite(rule: Rule, tensors: TensorFolder) -> Tensor:
     return found
 
 
-def _join(rule: Rule, tensors: Mapping[str, Tensor]) -> Tensor:
+def _join(rule: TensorRule, tensors: Mapping[str, Tensor]) -> Tensor:
     parts = [tensors[name] for name in rule.theirs]
     if rule.row:
         return parts[0][0]
@@ -135,7 +137,7 @@ def _join(rule: Rule, tensors: Mapping[str, Tensor]) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
-def _part(rule: Rule, tensor: Tensor) -> dict[str, Tensor]:
+def _part(rule: TensorRule, tensor: Tensor) -> dict[str, Tensor]:
     if rule.row:
         return {rule.theirs[0]: tensor[None]}
     if rule.transposed:
@@ -200,7 +202,7 @@ def _dtype(module: Transformer) -> torch.dtype:
     return module.embed.tokens.weight.dtype
 
 
-def family_of(config: TransformerConfig) -> Family:
+def family_of(config: TransformerConfig) -> FolderFamily:
     """The family whose folders can express this config, found by writing and reading it back."""
     nearest_misses = []
     for family in FAMILIES.values():
@@ -216,7 +218,7 @@ def family_of(config: TransformerConfig) -> Family:
     )
 
 
-def _lost(family: Family, config: TransformerConfig) -> list[str]:
+def _lost(family: FolderFamily, config: TransformerConfig) -> list[str]:
     """The settings that do not survive being written as this family's config and read back."""
     ignored = {*TRAINING_ONLY, *config.inert()}
     keys = [field.name for field in fields(config) if field.name not in ignored]

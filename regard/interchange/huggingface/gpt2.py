@@ -3,11 +3,17 @@
 from collections.abc import Collection, Iterator
 from typing import Any
 
-from regard.interchange.huggingface.family import ConfigReader, Family, Rule, activation_name, plain
+from regard.interchange.huggingface.family import (
+    ConfigReader,
+    FolderFamily,
+    TensorRule,
+    activation_name,
+    plain,
+)
 from regard.models.transformer.config import TransformerConfig
 
 
-class GPT2(Family):
+class GPT2(FolderFamily):
     name = "gpt2"
     prefix = "transformer."
     outside = ("lm_head.",)
@@ -54,9 +60,9 @@ class GPT2(Family):
             "attn_pdrop": config.attention_dropout,
         }
 
-    def rules(self, config: TransformerConfig) -> Iterator[Rule]:
-        yield Rule("embed.tokens.weight", ("transformer.wte.weight",))
-        yield Rule("decoder.positions.table.weight", ("transformer.wpe.weight",))
+    def rules(self, config: TransformerConfig) -> Iterator[TensorRule]:
+        yield TensorRule("embed.tokens.weight", ("transformer.wte.weight",))
+        yield TensorRule("decoder.positions.table.weight", ("transformer.wpe.weight",))
         for i in range(config.layers):
             ours, theirs = f"decoder.blocks.{i}", f"transformer.h.{i}"
             yield from plain(f"{ours}.attention_norm", f"{theirs}.ln_1")
@@ -68,8 +74,8 @@ class GPT2(Family):
                 ("feedforward.contract", "mlp.c_proj"),
             ):
                 names = (f"{theirs}.{yours}.weight",)
-                yield Rule(f"{ours}.{mine}.weight", names, transposed=True)
-                yield Rule(f"{ours}.{mine}.bias", (f"{theirs}.{yours}.bias",))
+                yield TensorRule(f"{ours}.{mine}.weight", names, transposed=True)
+                yield TensorRule(f"{ours}.{mine}.bias", (f"{theirs}.{yours}.bias",))
         yield from plain("decoder.norm", "transformer.ln_f")
         if not config.tied:
-            yield Rule("head.project.weight", ("lm_head.weight",))
+            yield TensorRule("head.project.weight", ("lm_head.weight",))

@@ -6,8 +6,8 @@ from typing import Any
 from regard.errors import RegardError, nearest
 from regard.interchange.huggingface.family import (
     ConfigReader,
-    Family,
-    Rule,
+    FolderFamily,
+    TensorRule,
     activation_name,
     head_rows,
     joined,
@@ -16,7 +16,7 @@ from regard.interchange.huggingface.family import (
 from regard.models.transformer.config import RotaryScaling, TransformerConfig
 
 
-class Llama(Family):
+class Llama(FolderFamily):
     name = "llama"
     prefix = "model."
     outside = ("lm_head.",)
@@ -83,8 +83,8 @@ class Llama(Family):
             "attention_dropout": config.attention_dropout,
         }
 
-    def rules(self, config: TransformerConfig) -> Iterator[Rule]:
-        yield Rule("embed.tokens.weight", ("model.embed_tokens.weight",))
+    def rules(self, config: TransformerConfig) -> Iterator[TensorRule]:
+        yield TensorRule("embed.tokens.weight", ("model.embed_tokens.weight",))
         for i in range(config.layers):
             ours, theirs = f"decoder.blocks.{i}", f"model.layers.{i}"
             attention, bias = f"{theirs}.self_attn", config.feedforward_bias
@@ -104,7 +104,7 @@ class Llama(Family):
             )
         yield from plain("decoder.norm", "model.norm", False)
         if not config.tied:
-            yield Rule("head.project.weight", ("lm_head.weight",))
+            yield TensorRule("head.project.weight", ("lm_head.weight",))
 
 
 def _rope(settings: ConfigReader) -> tuple[float, RotaryScaling | None]:

@@ -5,8 +5,8 @@ from typing import Any
 
 from regard.interchange.huggingface.family import (
     ConfigReader,
-    Family,
-    Rule,
+    FolderFamily,
+    TensorRule,
     activation_name,
     head_rows,
     joined,
@@ -15,7 +15,7 @@ from regard.interchange.huggingface.family import (
 from regard.models.transformer.config import TransformerConfig
 
 
-class Marian(Family):
+class Marian(FolderFamily):
     name = "marian"
     prefix = "model."
     outside = ("lm_head.", "final_logits_bias")
@@ -82,22 +82,22 @@ class Marian(Family):
             "activation_dropout": config.activation_dropout,
         }
 
-    def rules(self, config: TransformerConfig) -> Iterator[Rule]:
+    def rules(self, config: TransformerConfig) -> Iterator[TensorRule]:
         if config.source_vocabulary:
-            yield Rule("source_embed.tokens.weight", ("model.encoder.embed_tokens.weight",))
-            yield Rule("embed.tokens.weight", ("model.decoder.embed_tokens.weight",))
+            yield TensorRule("source_embed.tokens.weight", ("model.encoder.embed_tokens.weight",))
+            yield TensorRule("embed.tokens.weight", ("model.decoder.embed_tokens.weight",))
         else:
             copies = ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight")
             # transformers unties all three when it is told to untie the head.
-            yield Rule(
+            yield TensorRule(
                 "embed.tokens.weight",
                 ("model.shared.weight",),
                 copies=copies,
                 write_copies=not config.tied,
             )
-        yield Rule("head.bias", ("final_logits_bias",), row=True)
+        yield TensorRule("head.bias", ("final_logits_bias",), row=True)
         if not config.tied:
-            yield Rule("head.project.weight", ("lm_head.weight",))
+            yield TensorRule("head.project.weight", ("lm_head.weight",))
         for stack, layers in (("encoder", config.encoder_layers), ("decoder", config.layers)):
             for i in range(layers):
                 ours, theirs = f"{stack}.blocks.{i}", f"model.{stack}.layers.{i}"

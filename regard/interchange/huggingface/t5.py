@@ -5,8 +5,8 @@ from typing import Any
 
 from regard.interchange.huggingface.family import (
     ConfigReader,
-    Family,
-    Rule,
+    FolderFamily,
+    TensorRule,
     activation_name,
     head_rows,
     joined,
@@ -15,7 +15,7 @@ from regard.interchange.huggingface.family import (
 from regard.models.transformer.config import TransformerConfig
 
 
-class T5(Family):
+class T5(FolderFamily):
     name = "t5"
     head, embedding = "lm_head.weight", ("shared.weight",)
     unneeded = (
@@ -88,22 +88,22 @@ class T5(Family):
             "decoder_start_token_id": 0,
         }
 
-    def rules(self, config: TransformerConfig) -> Iterator[Rule]:
+    def rules(self, config: TransformerConfig) -> Iterator[TensorRule]:
         copies = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
-        yield Rule("embed.tokens.weight", ("shared.weight",), copies=copies)
+        yield TensorRule("embed.tokens.weight", ("shared.weight",), copies=copies)
         for stack, layers in (("encoder", config.encoder_layers), ("decoder", config.layers)):
             table = f"{stack}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
-            yield Rule(f"{stack}.positions.table.weight", (table,))
+            yield TensorRule(f"{stack}.positions.table.weight", (table,))
             for i in range(layers):
                 ours, theirs = f"{stack}.blocks.{i}", f"{stack}.block.{i}.layer"
                 yield from self._block(config, ours, theirs, cross=stack == "decoder")
             yield from plain(f"{stack}.norm", f"{stack}.final_layer_norm", False)
         if not config.tied:
-            yield Rule("head.project.weight", ("lm_head.weight",))
+            yield TensorRule("head.project.weight", ("lm_head.weight",))
 
     def _block(
         self, config: TransformerConfig, ours: str, theirs: str, cross: bool
-    ) -> Iterator[Rule]:
+    ) -> Iterator[TensorRule]:
         mine = f"{theirs}.0.SelfAttention"
         parts = [f"{mine}.{part}" for part in "qkv"]
         yield from joined(f"{ours}.attention.query_key_value", parts, head_rows(config), False)

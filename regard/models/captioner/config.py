@@ -86,6 +86,10 @@ class CaptionConfig(ModelConfig):
         )
 
     @property
+    def picture_shape(self) -> tuple[int, ...]:
+        return 3, self.picture, self.picture
+
+    @property
     def ties_output(self) -> bool:
         return self.writes_with.ties_output
 

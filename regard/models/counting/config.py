@@ -107,6 +107,10 @@ class NGramConfig(ModelConfig):
         return super().abilities - {Ability.EMBED}  # it has counts and no vectors
 
     @property
+    def uncounted(self) -> str:
+        return "what an n-gram model costs depends on the text it has counted; give a trained run"
+
+    @property
     def by_steps(self) -> bool:
         return False
 

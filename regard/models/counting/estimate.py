@@ -17,7 +17,7 @@ from regard.models.counting.scratch import Room
 from regard.models.counting.smoothing import FALLBACK, Estimator
 from regard.models.counting.table import Level, Table
 
-__all__ = ["FALLBACK", "Level", "Smoothing", "Table", "estimate", "kneser_ney", "smoothing"]
+__all__ = ["FALLBACK", "Level", "Smoothing", "Table", "estimate", "smoothing"]
 
 # Tokens in memory at a time, which take about 200 bytes each. A corpus with no more is counted in
 # memory; of a longer one, sorted runs and in the end the table itself lie in mapped files.
@@ -68,8 +68,3 @@ def estimate(
             )
     estimator = Estimator(kind, vocabulary, begin, never, least, room, chunk)
     return estimator.table(tokens, counter.levels(order, places))
-
-
-def kneser_ney(ids: Source | np.ndarray, order: int, vocabulary: int, begin: int) -> Table:
-    """Interpolated modified Kneser–Ney, nothing pruned."""
-    return estimate(ids, order, vocabulary, begin)

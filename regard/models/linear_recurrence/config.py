@@ -18,7 +18,8 @@ class LinearRecurrenceConfig(ModelConfig):
     vocabulary: Vocabulary = 50257
     layers: Annotated[int, Range(1, 128)] = 4
     width: Annotated[int, Range(1, 1 << 16)] = 256
-    hidden: Annotated[int, Range(0, 1 << 16)] = 0  # numbers of a hidden vector; 0: width
+    # numbers of a hidden vector; 0: width
+    hidden: Annotated[int, Range(0, 1 << 16)] = 0
     # positions that a layer's convolution looks at; 1: none
     kernel: Annotated[int, Range(1, 1 << 6)] = 4
     # inner width of feed-forward layers; 0: 4/3 of the width

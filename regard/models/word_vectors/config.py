@@ -32,6 +32,10 @@ class Word2VecConfig(ModelConfig):
     phrases: NotNegative = 0.0
 
     @property
+    def uncounted(self) -> str:
+        return "word vectors are looked up and not run; `regard describe` tells how many there are"
+
+    @property
     def by_steps(self) -> bool:
         return False
 

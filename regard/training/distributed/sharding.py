@@ -5,7 +5,7 @@ that the last processes may hold fewer rows or none. On disk it is a tensor in a
 which rows of the whole it is. All of this takes whole tensors too, so that nobody has to ask.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
@@ -59,13 +59,6 @@ def whole(tensor: Tensor) -> Tensor:
         return tensor
     with torch.no_grad():
         return tensor.full_tensor()
-
-
-def fill(tensor: Tensor, read: Callable[[int, int], Tensor]) -> None:
-    """Copy in what `read(first, last)` gives for the rows that this process holds."""
-    held = rows(tensor) or (0, _height(tensor.shape))
-    with torch.no_grad():
-        local(tensor).copy_(read(*held))
 
 
 def _height(shape: Sequence[int]) -> int:

@@ -6,8 +6,6 @@ from contextlib import contextmanager
 import torch
 
 from regard.errors import RegardError
-from regard.models.config import ModelConfig
-from regard.models.construction import build
 from regard.training.memory.micro_batch import free_memory
 from regard.training.memory.out_of_memory import is_full
 from regard.training.optimization.precision import Precision
@@ -18,13 +16,12 @@ MOMENTS = {"adamw": 2, "muon": 1, "sgd": 0}  # numbers remembered of each weight
 
 def unfit(
     name: str,
-    config: ModelConfig,
+    parameters: int,
     settings: RunSettings,
     device: torch.device,
     precision: Precision,
 ) -> str:
     """Why a model cannot be trained here; nothing if it may be. Activations are not counted."""
-    parameters = sum(weight.numel() for weight in build(config, "meta").parameters())
     each, free = bytes_of_each(settings, precision), free_bytes(device)
     needed = parameters * each
     if needed <= free:
