@@ -151,12 +151,14 @@ class LinearRecurrence(Network):
             mine.take(passed, [new] * rows if counts is None else counts.tolist())
         return self.head.norm(x)
 
-    def start(self, rows: int, room: int, *, return_attention: bool = False) -> LastInputs:
-        """An empty state; it needs the same room for any length."""
+    def start(
+        self, batch_size: int, capacity: int, *, return_attention: bool = False
+    ) -> LastInputs:
+        """An empty state, of the same size for any length."""
         if return_attention:
             raise RegardError("this model has no attention, so there is no attention to return")
-        check_room(rows, room)
-        return LastInputs(self.config, self._blank(rows))
+        check_room(batch_size, capacity)
+        return LastInputs(self.config, self._blank(batch_size))
 
     def _blank(self, rows: int) -> list[Tensor]:
         """Of each layer its convolution's inputs before the first token, and its hidden vector.
