@@ -148,6 +148,17 @@ def judge(
     )
 
 
+def tiny() -> list[Case]:
+    """One of each architecture, as small as can be."""
+    sizes = {"vocabulary": 64}
+    return [
+        Case("decoder", replace(decoder(1, 64, 64), **sizes), Shape(2, 8)),
+        Case("encoder–decoder", replace(pairs(1, 64), **sizes), Shape(2, 8, 8)),
+        Case("LSTM", replace(lstm(1, 16), **sizes), Shape(2, 8)),
+        Case("convolution", replace(convolution(1, 16), **sizes), Shape(2, 8)),
+    ]
+
+
 def show(found: list[Judged]) -> dict[str, Any]:
     """A line for each case, and what they come to."""
     for one in found:
@@ -181,13 +192,14 @@ def main() -> None:
     parser.add_argument("--precision", default="", choices=["", "float32", "bf16", "bf16-weights"])
     parser.add_argument("--json", default="")
     parser.add_argument("--quick", action="store_true", help="a look at all, measured briefly")
+    parser.add_argument("--tiny", action="store_true", help="small models, to see that all runs")
     given = parser.parse_args()
     device = usable(given.device)
     priced = device_named(given.calibration or device.type)
     precision: Precision = given.precision or ("bf16" if device.type == "cuda" else "float32")
     print(f"{machine()}, {precision}; {priced.name}: {priced.source}")
-    budget = 0.05 if given.quick else 2.0
-    listed = cases(device.type == "cuda")
+    budget = 0.0 if given.tiny else 0.05 if given.quick else 2.0
+    listed = tiny() if given.tiny else cases(device.type == "cuda")
     found = [
         judge(case, job, device, priced, precision, budget)
         for job in ("write", "train")  # writing first: training leaves its heap behind

@@ -188,7 +188,10 @@ def main() -> None:
     parser.add_argument("--scores", type=Path, help="KenLM's scores of the test text, gzipped")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--chunks", type=int, nargs=2, default=[], help=argparse.SUPPRESS)
+    parser.add_argument("--tiny", action="store_true", help="all in this process, and once")
     asked = parser.parse_args()
+    if asked.tiny:
+        asked.rounds = 1
     if asked.chunks:
         print(in_chunks(asked.corpus, asked.order, *asked.chunks))
         return
@@ -213,6 +216,9 @@ def main() -> None:
         looking_up(table, test, asked.test, folder, asked.lmplz)
         ids.tofile(folder / "ids.bin")
         for chunks in (1, 4, 16, 64):
+            if asked.tiny:
+                print(in_chunks(folder / "ids.bin", asked.order, len(words), chunks))
+                continue
             command = [sys.executable, __file__, folder / "ids.bin", asked.test]
             command += ["--order", str(asked.order), "--chunks", str(len(words)), str(chunks)]
             subprocess.run(command, check=True)

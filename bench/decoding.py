@@ -21,6 +21,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from regard.decoding.decode_batch import DecodeBatch
 from regard.decoding.settings import Sampling
+from regard.families.registry import named
 from regard.models.construction import build
 from regard.models.transformer.model import Transformer
 
@@ -136,8 +137,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--out", type=Path, default=Path("cache.png"))
+    parser.add_argument("--tiny", action="store_true", help="a small model, to see that all runs")
     arguments = parser.parse_args()
-    module = build(arguments.model).eval().requires_grad_(False).to(arguments.device)
+    if arguments.tiny:
+        arguments.model, arguments.tokens, arguments.rounds = "gpt2-tiny", 36, 1
+    module = build(named(arguments.model)).eval().requires_grad_(False).to(arguments.device)
     sizes = np.unique(np.linspace(arguments.tokens // PLACES, arguments.tokens, PLACES).astype(int))
     found = {
         name: np.array([way(module, int(n), arguments.device, arguments.rounds) for n in sizes])

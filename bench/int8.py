@@ -18,7 +18,7 @@ from statistics import median
 from unittest.mock import patch
 
 import torch
-from measure import machine
+from measure import machine, race
 from torch import nn
 from torch.nn import functional as F
 
@@ -29,6 +29,7 @@ from regard.models.kernels import int8
 from regard.models.kernels.int8 import Int8Linear, quantise
 from regard.models.transformer.presets import preset
 
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 SHAPES = ((768, 768), (768, 3072), (3072, 768), (768, 50257), (4096, 4096), (4096, 11008))
 COPIES = 128 << 20  # bytes of weights that a graph goes through, so that no cache holds them
 PROMPT, STEPS = 64, 40
@@ -36,6 +37,8 @@ PROMPT, STEPS = 64, 40
 
 def kernels(run: Callable[[], object], times: int) -> float:
     """Seconds of the kernels of one of `times` runs that a call makes."""
+    if DEVICE == "cpu":  # it has no kernels apart
+        return race({"": run}, 1)[""].seconds / times
     run()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
@@ -53,12 +56,12 @@ def kernels(run: Callable[[], object], times: int) -> float:
 
 
 @torch.inference_mode()
-def products(inputs: int, outputs: int, rows: int) -> dict[str, float]:
+def products(inputs: int, outputs: int, rows: int, copies: int) -> dict[str, float]:
     """Microseconds of one product."""
-    times = max(2, COPIES // (inputs * outputs))
-    weights = torch.randn(times, outputs, inputs, device="cuda", dtype=torch.bfloat16)
-    small = [Int8Linear(weight).cuda() for weight in weights]
-    x = torch.randn(rows, inputs, device="cuda", dtype=torch.bfloat16)
+    times = max(2, copies // (inputs * outputs))
+    weights = torch.randn(times, outputs, inputs, device=DEVICE, dtype=torch.bfloat16)
+    small = [Int8Linear(weight).to(DEVICE) for weight in weights]
+    x = torch.randn(rows, inputs, device=DEVICE, dtype=torch.bfloat16)
 
     def eight() -> None:
         for layer in small:
@@ -76,7 +79,7 @@ def step(module: nn.Module, rows: int) -> float:
     asked = [Sampling(limit=PROMPT + STEPS, temperature=0.0, banned=(2,))] * rows
     context = module.config.context  # type: ignore[union-attr]
     writing = DecodeBatch.begin(
-        module, [[5] * PROMPT] * rows, asked, context=context, device="cuda"
+        module, [[5] * PROMPT] * rows, asked, context=context, device=DEVICE
     )  # type: ignore[arg-type]
     for _ in range(3):
         writing.step()
@@ -88,13 +91,22 @@ def step(module: nn.Module, rows: int) -> float:
     return 1e3 * median(found)
 
 
+def mib(module: nn.Module) -> float:
+    """What a model's weights take."""
+    return sum(tensor.nbytes for tensor in module.state_dict().values()) / 2**20
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--models", nargs="*", default=["gpt2", "llama-2-7b"])
     parser.add_argument("--rows", type=int, nargs="*", default=[1, 8, 64])
+    parser.add_argument("--tiny", action="store_true", help="a small model, on a CPU too")
     asked = parser.parse_args()
-    if not torch.cuda.is_available():
+    if DEVICE == "cpu" and not asked.tiny:
         parser.error("this needs CUDA; a CPU's int8 is in bench/translation.py")
+    shapes, copies = ((32, 64),) if asked.tiny else SHAPES, 0 if asked.tiny else COPIES
+    if asked.tiny:
+        asked.models, asked.rows = ["llama-tiny"], [2]
     results: dict[str, dict[str, float]] = {}
 
     def told(name: str, found: dict[str, float]) -> None:
@@ -102,15 +114,14 @@ def main() -> None:
         print(f"{name:36}" + "".join(f"{key} {value:9.2f}   " for key, value in found.items()))
 
     print(machine())
-    for inputs, outputs in SHAPES:
+    for inputs, outputs in shapes:
         for rows in asked.rows:
-            told(f"{rows} × {inputs} → {outputs}, µs", products(inputs, outputs, rows))
+            told(f"{rows} × {inputs} → {outputs}, µs", products(inputs, outputs, rows, copies))
     for name in asked.models:
-        module = build(replace(preset(name), dropout=0.0, attention_dropout=0.0), "cuda")
+        module = build(replace(preset(name), dropout=0.0, attention_dropout=0.0), DEVICE)
         module = module.to(torch.bfloat16).eval().requires_grad_(False)
-        held = torch.cuda.memory_allocated()
         small = quantise(module)
-        sizes = {"bfloat16": held / 2**20, "int8": (torch.cuda.memory_allocated() - held) / 2**20}
+        sizes = {"bfloat16": mib(module), "int8": mib(small)}
         told(f"{name}, MiB", sizes)
         for rows in asked.rows:
             found = {"bfloat16": step(module, rows), "fused": step(small, rows)}

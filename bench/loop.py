@@ -1,6 +1,7 @@
 """The whole training loop against its bare step: what data, logging and checkpoints cost.
 
     python bench/loop.py books/train.txt.gz     (with CUDA; GPT-2 124M, bf16, compiled)
+    python bench/loop.py text.txt --tiny        (a model of two small layers, on a CPU too)
 
 The bare step is forward, backward, clipping and fused AdamW on one batch that never changes. The
 loop's rate is taken from its log, from the first checkpoint after compiling to the last, with
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from measure import machine
+from measure import machine, wait
 from rich.console import Console
 from transformer import autocast_step
 
@@ -26,6 +27,11 @@ from regard.runs import recipes
 from regard.runs.plan import Plan, plan
 from regard.storage.event_log import read
 from regard.training.objectives import loss
+
+TINY = (
+    *("model.layers=2", "model.width=16", "model.heads=2", "training.context=16"),
+    *("tokenizer.vocabulary=300", "training.compile=no", "training.log_every=1"),
+)
 
 
 def bare_rate(made: Plan, steps: int) -> float:
@@ -38,11 +44,11 @@ def bare_rate(made: Plan, steps: int) -> float:
     )
     for _ in range(10):
         step(batch.tokens, batch.targets)
-    torch.cuda.synchronize()
+    wait()
     begin = time.perf_counter()
     for _ in range(steps):
         step(batch.tokens, batch.targets)
-    torch.cuda.synchronize()
+    wait()
     return steps * batch.tokens.numel() / (time.perf_counter() - begin)
 
 
@@ -81,13 +87,18 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--checkpoint-every", type=int, default=100)
     parser.add_argument("--set", nargs="*", default=[], help="other settings, table.key=value")
+    parser.add_argument("--tiny", action="store_true", help="a small model, to see that all runs")
     asked = parser.parse_args()
+    tokens, bare_steps = (16, 2) if asked.tiny else (1024, 60)
+    if asked.tiny:
+        asked.rows, asked.steps, asked.checkpoint_every = 2, 12, 3
+        asked.set = [*TINY, *asked.set]
     torch.set_float32_matmul_precision("high")
     settings = recipes.override(
         recipes.load("gpt2-124m"),
         [
             f"training.micro_batch_size={asked.rows}",
-            f"training.tokens_per_step={asked.rows * 1024}",
+            f"training.tokens_per_step={asked.rows * tokens}",
             f"training.steps={asked.steps}",
             f"training.checkpoint_every={asked.checkpoint_every}",
             f"training.validate_every={asked.steps}",
@@ -99,12 +110,12 @@ def main() -> None:
     begin = time.perf_counter()
     made = plan(settings, Progress(Console()))
     print(f"prepared in {time.perf_counter() - begin:.1f} s: {dict(made.data)}")
-    before = bare_rate(made, 60)
+    before = bare_rate(made, bare_steps)
     with tempfile.TemporaryDirectory() as folder:
         rates = loop_rates(made, Path(folder) / "run")
-    after = bare_rate(made, 60)
+    after = bare_rate(made, bare_steps)
     bare = (before + after) / 2
-    print(f"\nGPT-2 124M, {asked.rows} × 1,024 tokens a step  [{machine()}]")
+    print(f"\nGPT-2 124M, {asked.rows} × {tokens:,} tokens a step  [{machine()}]")
     print(f"  bare step            {before:12,.0f} and {after:,.0f} tok/s (before and after)")
     print(f"  loop                 {rates.later:12,.0f} tok/s: {rates.later / bare:.3f}")
     print(f"    ({rates.checkpoints} checkpoints, one every {asked.checkpoint_every} steps)")

@@ -24,10 +24,10 @@ def race(
     times: dict[str, list[float]] = {name: [] for name in contestants}
     for turn in range(warmup + rounds):
         for name, run in contestants.items():
-            _wait()
+            wait()
             begin = time.perf_counter()
             run()
-            _wait()
+            wait()
             if turn >= warmup:
                 times[name].append(time.perf_counter() - begin)
     return {name: summary(found) for name, found in times.items()}
@@ -40,7 +40,8 @@ def summary(times: list[float]) -> Timing:
     return Timing(median(ordered), (high - low) / 2 / median(ordered))
 
 
-def _wait() -> None:
+def wait() -> None:
+    """Until a GPU has done what it was asked."""
     if torch.cuda.is_available():
         torch.cuda.synchronize()
 

@@ -43,7 +43,9 @@ def prepared(files: list[str], vocabulary: int, cache: str) -> dict[str, float]:
     }
 
 
-def in_a_process(files: list[str], vocabulary: int, cache: Path) -> dict[str, float]:
+def in_a_process(files: list[str], vocabulary: int, cache: Path, tiny: bool) -> dict[str, float]:
+    if tiny:
+        return prepared(files, vocabulary, str(cache))
     command = [sys.executable, __file__, "--worker", str(cache), "--vocabulary", str(vocabulary)]
     asked = subprocess.run([*command, *files], capture_output=True, text=True, check=True)
     return json.loads(asked.stdout)
@@ -79,6 +81,7 @@ def main() -> None:
     parser.add_argument("files", nargs="+")
     parser.add_argument("--vocabulary", type=int, default=32768)
     parser.add_argument("--times", type=int, default=10)
+    parser.add_argument("--tiny", action="store_true", help="all in this process")
     parser.add_argument("--worker", default="", help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.worker:
@@ -86,9 +89,12 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        report("once", in_a_process(asked.files, asked.vocabulary, folder / "cache"))
+        report("once", in_a_process(asked.files, asked.vocabulary, folder / "cache", asked.tiny))
         many = copies(Path(asked.files[0]), asked.times, folder)
-        report(f"{asked.times} times", in_a_process(many, asked.vocabulary, folder / "cache"))
+        report(
+            f"{asked.times} times",
+            in_a_process(many, asked.vocabulary, folder / "cache", asked.tiny),
+        )
 
 
 if __name__ == "__main__":

@@ -100,7 +100,11 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=600)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--set", nargs="*", default=[], help="other settings, table.key=value")
+    parser.add_argument("--tiny", action="store_true", help="a small model, to see that all runs")
     asked = parser.parse_args()
+    if asked.tiny:
+        asked.steps, asked.rounds = 4, 1
+        asked.set = ["model.width=16", "training.tokens_per_step=64", "training.context=8"]
     torch.set_float32_matmul_precision("high")
     every = asked.steps
     wanted = [f"training.steps={every}", "training.epochs=0", f"training.validate_every={every}"]

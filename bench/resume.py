@@ -1,6 +1,7 @@
 """A run killed in the middle and gone on with, against unbroken ones: how alike are the losses?
 
     python bench/resume.py books/train.txt.gz     (with CUDA; GPT-2 124M, bf16, compiled)
+    python bench/resume.py text.txt --tiny        (a model of two small layers, on a CPU too)
 
 Some sums are made in another order each time on a GPU, so two unbroken runs already differ, and
 more with each step. What tells is the step right behind the checkpoint, and the growth from there.
@@ -8,6 +9,7 @@ With `--set training.compile=no` and CUBLAS_WORKSPACE_CONFIG set, see tests/gpu 
 """
 
 import argparse
+import io
 import json
 import os
 import signal
@@ -15,12 +17,19 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import redirect_stdout
 from pathlib import Path
 
 from measure import machine
 
+from regard.cli import main as main_of_regard
 from regard.storage.event_log import read
 from regard.training.checkpoints.reading import stored_steps
+
+TINY = (
+    *("model.layers=2", "model.width=16", "model.heads=2", "training.context=16"),
+    *("tokenizer.vocabulary=300", "training.compile=no"),
+)
 
 
 def command(arguments: argparse.Namespace, out: Path) -> list[str]:
@@ -32,14 +41,18 @@ def command(arguments: argparse.Namespace, out: Path) -> list[str]:
         "training.sample_every=-1",
         "training.log_every=1",
         f"training.micro_batch_size={arguments.rows}",
-        f"training.tokens_per_step={arguments.rows * 1024}",
+        f"training.tokens_per_step={arguments.rows * (16 if arguments.tiny else 1024)}",
         *arguments.set,
     ]
     recipe = ["--recipe", arguments.recipe, "--out", str(out), "--set", *settings]
     return [sys.executable, "-m", "regard", "train", *arguments.text, *recipe]
 
 
-def trained(words: list[str]) -> None:
+def trained(words: list[str], tiny: bool) -> None:
+    if tiny:  # in this process, which has all libraries already
+        with redirect_stdout(io.StringIO()):
+            main_of_regard(words[3:])
+        return
     subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
 
 
@@ -73,14 +86,18 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=64, help="rows of 1,024 tokens in a step")
     parser.add_argument("--steps", type=int, default=120)
     parser.add_argument("--set", nargs="*", default=[])
+    parser.add_argument("--tiny", action="store_true", help="a small model, to see that all runs")
     arguments = parser.parse_args()
+    if arguments.tiny:
+        arguments.rows, arguments.steps = 2, 20
+        arguments.set = [*TINY, *arguments.set]
     with tempfile.TemporaryDirectory() as folder:
         runs = [Path(folder, name) for name in ("first", "second", "broken")]
         for out in runs[:2]:
-            trained(command(arguments, out))
+            trained(command(arguments, out), arguments.tiny)
         words = command(arguments, runs[2])
         killed(words, runs[2])
-        trained(words)
+        trained(words, arguments.tiny)
         first, second, broken = (losses(out) for out in runs)
     half = arguments.steps // 2
     for name, some, others in (

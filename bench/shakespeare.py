@@ -8,15 +8,19 @@ validation part); ours are over the whole of the same part, the last tenth of th
 """
 
 import argparse
+import io
 import json
 import re
 import subprocess
 import sys
 import tempfile
 import time
+from contextlib import redirect_stdout
 from pathlib import Path
 
 from measure import machine
+
+from regard.cli import main as main_of_regard
 
 OURS = re.compile(r"step\s+(\d+)/\d+\s+valid\s+([\d.]+)")
 THEIRS = re.compile(r"step (\d+): train loss [\d.]+, val loss ([\d.]+)")
@@ -40,15 +44,21 @@ def watch(command: list[str], pattern: re.Pattern[str], folder: Path | None = No
     return curve
 
 
-def ours(text: Path, seed: int, folder: Path) -> tuple[Curve, float]:
+TINY = (
+    *("model.layers=1", "model.width=16", "model.heads=2", "model.context=16", "training.steps=4"),
+    *("training.tokens_per_step=64", "training.validate_every=2", "training.log_every=1"),
+)
+
+
+def ours(text: Path, seed: int, folder: Path, tiny: bool) -> tuple[Curve, float]:
     """Our curve, and the final weights' loss over the whole held-out part in float32."""
     regard = [sys.executable, "-m", "regard"]
     train = ["train", str(text), "--recipe", "shakespeare-char", "--seed", str(seed)]
-    curve = watch([*regard, *train, "--out", str(folder)], OURS)
-    asked = subprocess.run(
-        [*regard, "evaluate", str(folder), "--json"], capture_output=True, text=True, check=True
-    )
-    return curve, json.loads(asked.stdout)["loss"]
+    small = ["--set", *TINY] if tiny else []
+    curve = watch([*regard, *train, "--out", str(folder), *small], OURS)
+    with redirect_stdout(io.StringIO()) as said:
+        main_of_regard(["evaluate", str(folder), "--json"])
+    return curve, json.loads(said.getvalue())["loss"]
 
 
 def nanogpt(text: Path, folder: Path) -> Curve:
@@ -70,7 +80,10 @@ def main() -> None:
     parser.add_argument("text", type=Path)
     parser.add_argument("--nanogpt", type=Path, help="a checkout of nanoGPT to race against")
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--tiny", action="store_true", help="a small model, to see that all runs")
     asked = parser.parse_args()
+    if asked.tiny:
+        asked.seeds = 1
     print(f"tinyshakespeare, characters, 6 × 384, context 256  [{machine()}]")
     peer: Curve = nanogpt(asked.text, asked.nanogpt) if asked.nanogpt else []
     target = min((loss for _, _, loss in peer), default=1.4697)
@@ -78,7 +91,7 @@ def main() -> None:
         print(f"nanoGPT: best {target:.4f} at {first_at(peer, target)}; in all {peer[-1][0]:.1f} s")
     with tempfile.TemporaryDirectory() as folder:
         for seed in range(asked.seeds):
-            curve, exact = ours(asked.text, seed, Path(folder) / str(seed))
+            curve, exact = ours(asked.text, seed, Path(folder) / str(seed), asked.tiny)
             best = min(loss for _, _, loss in curve)
             print(
                 f"regard, seed {seed}: best {best:.4f} at {first_at(curve, best)}, in float32 "

@@ -2,6 +2,7 @@
 
 On a CPU: GPT-2 small, forward and forward + backward, against `transformers`.
 With CUDA: a training step of the 124M shape, against nanoGPT (give its folder with --nanogpt).
+With --tiny: both, of a model of two small layers, on whatever there is, nothing compiled.
 """
 
 import argparse
@@ -27,18 +28,22 @@ from regard.training.settings import OptimizerSettings
 
 H200_PEAK = 989e12  # dense bf16 by the datasheet; the same peak nanoGPT's share is quoted against
 SHAPE = replace(GPT2, vocabulary=50304, dropout=0.0, attention_dropout=0.0)
+TINY = {"vocabulary": 96, "layers": 2, "width": 48, "heads": 6, "hidden": 96, "context": 16}
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def against_transformers(rows: int, length: int, rounds: int) -> None:
-    """GPT-2 small with the same weights in both; tokens (rows, length)."""
+def against_transformers(
+    config: regard.TransformerConfig, rows: int, length: int, rounds: int
+) -> None:
+    """GPT-2 with the same weights in both; tokens (rows, length)."""
     os.environ["HF_HUB_OFFLINE"] = "1"
     from transformers import GPT2LMHeadModel
 
-    ours = regard.build(GPT2).eval()
+    ours = regard.build(config).eval()
     with tempfile.TemporaryDirectory() as folder:
         regard.save(ours, folder)
         theirs = GPT2LMHeadModel.from_pretrained(folder, use_cache=False).eval()
-    tokens = torch.randint(0, GPT2.vocabulary, (rows, length))
+    tokens = torch.randint(0, config.vocabulary, (rows, length))
     forwards: dict[str, Callable[[], Tensor]] = {
         "regard": lambda: ours(tokens),
         "transformers": lambda: theirs(tokens).logits,
@@ -47,7 +52,7 @@ def against_transformers(rows: int, length: int, rounds: int) -> None:
         gap = (forwards["regard"]() - forwards["transformers"]()).abs().max()
         timings = race(forwards, rounds)
     print(f"largest difference of logits {gap:.1e}")
-    report(f"GPT-2 small forward, {rows} × {length} tokens", timings, rows * length)
+    report(f"GPT-2 forward, {rows} × {length} tokens", timings, rows * length)
 
     def backwards(forward: Callable[[], Tensor]) -> Callable[[], None]:
         def run() -> None:
@@ -57,7 +62,7 @@ def against_transformers(rows: int, length: int, rounds: int) -> None:
         return run
 
     timings = race({name: backwards(forward) for name, forward in forwards.items()}, rounds)
-    report(f"GPT-2 small forward + backward, {rows} × {length} tokens", timings, rows * length)
+    report(f"GPT-2 forward + backward, {rows} × {length} tokens", timings, rows * length)
 
 
 def adamw(parameters: list[Tensor]) -> torch.optim.Optimizer:
@@ -71,14 +76,19 @@ def adamw(parameters: list[Tensor]) -> torch.optim.Optimizer:
 Step = Callable[[Tensor, Tensor], Tensor]
 
 
+def fast(loss: Step) -> Step:
+    """Compiled on a GPU; on a CPU, where only the way through is tried, as it is."""
+    return torch.compile(loss) if DEVICE == "cuda" else loss
+
+
 def autocast_step(module: nn.Module, loss: Callable[[Tensor, Tensor], Tensor]) -> Step:
     """Float32 weights, bf16 products: forward, backward, clip, fused AdamW."""
     parameters = list(module.parameters())
     optimizer = adamw(parameters)
-    compiled = torch.compile(loss)
+    compiled = fast(loss)
 
     def step(tokens: Tensor, targets: Tensor) -> Tensor:
-        with torch.autocast("cuda", torch.bfloat16):
+        with torch.autocast(DEVICE, torch.bfloat16):
             value = compiled(tokens, targets)
         value.backward()
         torch.nn.utils.clip_grad_norm_(parameters, 1.0)
@@ -91,7 +101,7 @@ def autocast_step(module: nn.Module, loss: Callable[[Tensor, Tensor], Tensor]) -
 
 def ours(config: regard.TransformerConfig, half: bool) -> Step:
     """Our module's training step, with float32 weights, or bf16 weights and float32 masters."""
-    module = regard.build(config, "cuda")
+    module = regard.build(config, DEVICE)
 
     def loss(tokens: Tensor, targets: Tensor) -> Tensor:
         return F.cross_entropy(module(tokens).flatten(0, 1).float(), targets.flatten())
@@ -100,7 +110,7 @@ def ours(config: regard.TransformerConfig, half: bool) -> Step:
         return autocast_step(module, loss)
     weights = Weights(module, "bf16-weights")
     optimizers = Optimizers(module, weights.masters, OptimizerSettings(learning_rate=6e-4))
-    compiled = torch.compile(loss)
+    compiled = fast(loss)
 
     def step(tokens: Tensor, targets: Tensor) -> Tensor:
         value = compiled(tokens, targets)
@@ -125,16 +135,20 @@ def nanogpt(folder: Path, bias: bool) -> Step:
     return autocast_step(module, lambda tokens, targets: module(tokens, targets)[1])
 
 
-def against_nanogpt(folder: Path | None, rows: int, rounds: int) -> None:
-    """A full bf16 training step, 12 layers × 768, 1,024 tokens a row, clipping included."""
+def training_steps(
+    config: regard.TransformerConfig, folder: Path | None, rows: int, rounds: int
+) -> None:
+    """A full bf16 training step, clipping included; nanoGPT's too if its folder is given."""
     torch.set_float32_matmul_precision("high")
-    length = SHAPE.context
-    batch = torch.randint(0, SHAPE.vocabulary, (rows, length + 1), device="cuda")
+    length = config.context
+    batch = torch.randint(0, config.vocabulary, (rows, length + 1), device=DEVICE)
     tokens, targets = batch[:, :-1].contiguous(), batch[:, 1:].contiguous()
     makers: dict[str, Callable[[], Step]] = {
-        "regard, autocast": lambda: ours(SHAPE, half=False),
-        "regard, bf16 weights": lambda: ours(SHAPE, half=True),
-        "regard, bf16, 6 heads of 128": lambda: ours(replace(SHAPE, heads=6), half=True),
+        "regard, autocast": lambda: ours(config, half=False),
+        "regard, bf16 weights": lambda: ours(config, half=True),
+        "regard, bf16, half the heads": lambda: ours(
+            replace(config, heads=config.heads // 2), half=True
+        ),
     }
     if folder:
         makers = {
@@ -152,11 +166,11 @@ def against_nanogpt(folder: Path | None, rows: int, rounds: int) -> None:
     )
     timings = {name: Timing(t.seconds / 5, t.spread) for name, t in timings.items()}
     where_time_goes(lambda: steps["regard, bf16 weights"](tokens, targets))
-    count = sum(p.numel() for p in regard.build(SHAPE, "meta").parameters())
-    per_token = 6 * (count - SHAPE.context * SHAPE.width) + 12 * SHAPE.layers * SHAPE.width * length
-    ceiling = matrix_ceiling()
+    count = sum(p.numel() for p in regard.build(config, "meta").parameters())
+    per_token = 6 * (count - length * config.width) + 12 * config.layers * config.width * length
+    ceiling = matrix_ceiling(config.width if DEVICE == "cpu" else 8192)
     print(f"matrix products reach {ceiling / 1e12:.0f} TFLOP/s here; 6N + 12Ldn per token")
-    title = f"124M training step, {rows} × {length} tokens"
+    title = f"{count / 1e6:.0f}M training step, {rows} × {length} tokens"
     report(title, timings, rows * length, per_token, ceiling)
 
 
@@ -164,9 +178,13 @@ def where_time_goes(run: Callable[[], object]) -> None:
     """Device time of one step by what the kernels do."""
     from torch.profiler import ProfilerActivity, profile
 
-    with profile(activities=[ProfilerActivity.CUDA]) as found:
+    gpu = DEVICE == "cuda"
+    activity = ProfilerActivity.CUDA if gpu else ProfilerActivity.CPU
+    with profile(activities=[activity]) as found:
         run()
-        torch.cuda.synchronize()
+        if gpu:
+            torch.cuda.synchronize()
+    spent_by = "device_time_total" if gpu else "self_cpu_time_total"
     kinds = {
         "matrix products": ("gemm", "nvjet", "cutlass", "xmma"),
         "attention": ("flash", "fmha", "sdpa", "cudnn_generated"),
@@ -174,24 +192,24 @@ def where_time_goes(run: Callable[[], object]) -> None:
         "optimizer": ("multi_tensor", "foreach", "adam"),
     }
     spent: dict[str, float] = {}
-    events = sorted(found.key_averages(), key=lambda event: -event.device_time_total)
+    events = sorted(found.key_averages(), key=lambda event: -getattr(event, spent_by))
     for event in events:
         name = event.key.lower()
         kind = next((k for k, words in kinds.items() if any(w in name for w in words)), "other")
-        spent[kind] = spent.get(kind, 0.0) + event.device_time_total / 1e3
+        spent[kind] = spent.get(kind, 0.0) + getattr(event, spent_by) / 1e3
     total = sum(spent.values())
     print("one step with bf16 weights, by kernel:")
     for kind, milliseconds in sorted(spent.items(), key=lambda item: -item[1]):
         print(f"  {kind:<30}{milliseconds:8.2f} ms {milliseconds / total:6.1%}")
     print("the longest kernels:")
     for event in events[:12]:
-        spent_here = event.device_time_total / 1e3
+        spent_here = getattr(event, spent_by) / 1e3
         print(f"  {event.key[:70]:<72}{event.count:4} × {spent_here:8.2f} ms")
 
 
-def matrix_ceiling(size: int = 8192) -> float:
+def matrix_ceiling(size: int) -> float:
     """FLOP/s of a large bf16 matrix product on random data."""
-    a, b = (torch.randn(size, size, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    a, b = (torch.randn(size, size, device=DEVICE, dtype=torch.bfloat16) for _ in range(2))
     return 2 * size**3 / race({"product": lambda: a @ b}, rounds=20, warmup=5)["product"].seconds
 
 
@@ -224,11 +242,17 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=0, help="rows a batch (CPU 2, CUDA 64)")
     parser.add_argument("--length", type=int, default=512, help="tokens a row on the CPU")
     parser.add_argument("--rounds", type=int, default=0, help="timed rounds (CPU 10, CUDA 10)")
+    parser.add_argument("--tiny", action="store_true", help="a small model, to see that all runs")
     options = parser.parse_args()
     torch.manual_seed(0)
-    against_transformers(options.rows or 2, options.length, options.rounds or 10)
-    if torch.cuda.is_available():
-        against_nanogpt(options.nanogpt, options.rows or 64, options.rounds or 10)
+    if options.tiny:
+        read, trained = replace(GPT2, **TINY), replace(SHAPE, **TINY)
+        against_transformers(read, 2, TINY["context"], 1)
+        training_steps(trained, options.nanogpt, 2, 1)
+        return
+    against_transformers(GPT2, options.rows or 2, options.length, options.rounds or 10)
+    if DEVICE == "cuda":
+        training_steps(SHAPE, options.nanogpt, options.rows or 64, options.rounds or 10)
 
 
 if __name__ == "__main__":

@@ -315,7 +315,9 @@ def _memory(what: str) -> float:
     return int(line.split()[1]) / 1024
 
 
-def start(name: str, folder: Path, threads: int) -> dict[str, Any]:
+def start(name: str, folder: Path, threads: int, tiny: bool) -> dict[str, Any]:
+    if tiny:
+        return enter(name, folder)
     command = [sys.executable, __file__, "--contestant", name, str(folder), "-"]
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
     asked = subprocess.run(command, env=environment, capture_output=True, text=True)
@@ -399,7 +401,10 @@ def main() -> None:
     only = f"contestants beside regard float32 (all: {known})"
     parser.add_argument("--only", nargs="+", choices=CONTESTANTS, metavar="NAME", help=only)
     parser.add_argument("--contestant", help=argparse.SUPPRESS)
+    parser.add_argument("--tiny", action="store_true", help="in this process, of few sentences")
     asked = parser.parse_args()
+    if asked.tiny:
+        asked.rows, asked.sentences, asked.rounds, asked.threads = 2, 4, 1, 1
     if asked.contestant:
         print(json.dumps(enter(asked.contestant, asked.run)))
         return
@@ -427,7 +432,7 @@ def main() -> None:
         (folder / WORK).write_text(json.dumps(work))
         for turn in range(asked.rounds):
             for name in names:
-                results[name].append(start(name, folder, asked.threads))
+                results[name].append(start(name, folder, asked.threads, asked.tiny))
                 seconds = results[name][-1]["seconds"]
                 print(f"round {turn + 1}: {name} {seconds:.1f} s", flush=True)
     figures = table(results)

@@ -192,8 +192,10 @@ def judge(vectors: np.ndarray, words: list[str], asked: argparse.Namespace) -> d
 # Running: one contestant in its own process, and both in turn.
 
 
-def start(name: str, work: Work) -> dict[str, Any]:
+def start(name: str, work: Work, tiny: bool) -> dict[str, Any]:
     """One contestant's seconds and, if asked for, vectors."""
+    if tiny:
+        return enter(name, work)
     command = [sys.executable, __file__, "-", "--contestant", name, json.dumps(asdict(work))]
     environment = {**os.environ, "OMP_NUM_THREADS": str(work.threads)}
     asked = subprocess.run(command, env=environment, capture_output=True, text=True)
@@ -222,7 +224,7 @@ def speeds(names: list[str], asked: argparse.Namespace, folder: str) -> list[dic
             found: dict[str, list[float]] = {name: [] for name in names}
             for _ in range(asked.rounds):
                 for name in names:
-                    found[name].append(words / start(name, work)["seconds"])
+                    found[name].append(words / start(name, work, asked.tiny)["seconds"])
             middle = {name: median(each) for name, each in found.items()}
             row = {"method": method, "threads": threads, **middle}
             told = "".join(f"{each:12,.0f}" for each in middle.values())
@@ -244,7 +246,7 @@ def quality(names: list[str], asked: argparse.Namespace, folder: str) -> list[di
         for seed in range(1, asked.seeds + 1):
             for name in names:
                 work = Work(folder, method, asked.threads[-1], asked.epochs, seed, asked.device)
-                result = start(name, Work(**{**asdict(work), "judge": True}))
+                result = start(name, Work(**{**asdict(work), "judge": True}), asked.tiny)
                 scores = judge(np.load(result["vectors"]), words, asked)
                 told = "  ".join(f"{what} {score:.1f}" for what, score in scores.items())
                 print(f"{method:12}{name:8} seed {seed}: {told}  {result['seconds']:.0f} s")
@@ -269,7 +271,10 @@ def main() -> None:
     parser.add_argument("--frequent", type=int, default=30_000, help="words analogies are about")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--contestant", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--tiny", action="store_true", help="in this process, by one thread")
     asked = parser.parse_args()
+    if asked.tiny:
+        asked.threads, asked.rounds, asked.epochs, asked.least = [1], 1, 1, 1
     if asked.contestant:
         name, work = asked.contestant
         print(json.dumps(enter(name, Work(**json.loads(work)))))

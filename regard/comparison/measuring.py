@@ -215,7 +215,6 @@ def trained(folder: Path) -> Figures:
         "seconds": end.get("seconds"),
         "steps": end.get("step"),
         "tokens": steps[-1].get("tokens") if steps else None,
-        "epoch": steps[-1].get("epoch") if steps else None,
         "curve": [(e["time"], e["loss"]) for e in validations if {"time", "loss"} <= e.keys()],
     }
 

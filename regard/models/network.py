@@ -49,7 +49,7 @@ class Network(SequenceModule):
     """A sequence model trained by gradients: `hidden` gives the last vectors, `forward` logits."""
 
     embed: Any  # with the table `tokens`
-    head: Any  # (hidden, the table) -> logits
+    head: Any  # (hidden, the table) -> logits; another may be put there (`models/heads.py`)
 
     @property
     def device(self) -> torch.device:
@@ -88,7 +88,7 @@ class Network(SequenceModule):
         raise NotImplementedError
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """hidden (..., width) -> (..., vocabulary)."""
+        """hidden (..., width) -> (..., vocabulary), or what else the head tells."""
         logits: Tensor = self.head(hidden, self.embed.tokens.weight)
         return logits
 

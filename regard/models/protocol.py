@@ -131,15 +131,14 @@ def with_rows(held: Tensor, rows: int, more: Tensor, spare: int = 0) -> Tensor:
     """`held`, of whose rows the first `rows` are in use, with `more` after them.
 
     It is the same memory if it has free rows; else new memory, with `spare` rows left over. Where
-    one is longer than the other (sources have different lengths), zeros fill it up.
+    one is longer than the other (sources have different lengths), it is filled up with numbers that
+    a mask has to hide.
     """
     end = rows + len(more)
     shape = [max(sizes) for sizes in zip(held.shape[1:], more.shape[1:], strict=True)]
     if end > len(held) or shape != list(held.shape[1:]):
         before, held = held[:rows], held.new_zeros(end + spare, *shape)
         _corner(held[:rows], before).copy_(before)
-    if shape != list(more.shape[1:]):
-        held[rows:end] = 0.0
     _corner(held[rows:end], more).copy_(more)
     return held
 
@@ -162,8 +161,9 @@ def chosen_rows(rows: Tensor | Sequence[int], there: int) -> list[int]:
 
 def forgotten(counts: Sequence[int], there: Sequence[int]) -> list[int]:
     """How many tokens each row is to forget, if so many came with the last call."""
-    taken: list[int] = whole_numbers(counts, "counts").tolist()
-    fits = len(taken) == len(there) and all(
+    given = whole_numbers(counts, "counts")
+    taken: list[int] = given.tolist()
+    fits = given.shape == (len(there),) and all(
         0 <= count <= most for count, most in zip(taken, there, strict=True)
     )
     if not fits:

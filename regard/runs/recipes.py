@@ -7,7 +7,6 @@
 import io
 import tomllib
 from collections.abc import Sequence
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from regard.errors import RegardError, UnreadableError, nearest
 from regard.families.settings import Settings
 from regard.storage import check_bounds, read_file
 
-FOLDER = resources.files("regard") / "recipes"
+FOLDER = Path(__file__).parents[1] / "recipes"
 BESIDE = ("extends", "about", "versions", "asked")  # what a recipe may hold besides settings
 # Bounds for a recipe, which may have come from anybody.
 MOST_BYTES, MOST_KEYS, MOST_DOTS, LONGEST = 4 << 20, 2000, 2 * 10**7, 1 << 14
@@ -23,7 +22,7 @@ MOST_BYTES, MOST_KEYS, MOST_DOTS, LONGEST = 4 << 20, 2000, 2 * 10**7, 1 << 14
 
 def names() -> list[str]:
     """The recipes that come with Regard."""
-    return sorted(Path(str(f)).stem for f in FOLDER.iterdir() if f.name.endswith(".toml"))
+    return sorted(path.stem for path in FOLDER.glob("*.toml"))
 
 
 def load(name: str, base: Settings | None = None) -> Settings:
@@ -74,7 +73,7 @@ def _is_path(name: str) -> bool:
 
 def _read(name: str) -> tuple[str, dict[str, Any]]:
     """Where a recipe stands, and what it holds."""
-    path = Path(str(FOLDER / f"{name}.toml")) if name in names() else Path(name)
+    path = FOLDER / f"{name}.toml" if name in names() else Path(name)
     try:
         if path.is_dir():  # a run
             path = path / "run.toml"

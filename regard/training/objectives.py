@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -16,7 +17,7 @@ from regard.data.feeds.masking import IGNORE
 from regard.errors import RegardError
 from regard.models.config import SHORT, Form, ModelConfig, Task
 from regard.models.masks import Documents
-from regard.models.network import SequenceModule
+from regard.models.network import Network, SequenceModule
 from regard.models.protocol import State
 from regard.training.settings import TrainingSettings
 
@@ -115,6 +116,36 @@ class Captioning(SequenceToSequence):
 
     name = "captions"
     free = True
+
+
+class Tagging:
+    """A tag for each token, by a head that knows the tags."""
+
+    name = "tags"
+    varied = False
+    free = False
+
+    def logits(self, module: SequenceModule, batch: Batch, state: State | None = None) -> Tensor:
+        assert isinstance(module, Network)
+        return module.logits(module.hidden(batch.tokens, state=state, lengths=batch.lengths))
+
+
+class Classifying:
+    """One label for each row (rows, 1), by a head that is given the mean of its hidden vectors."""
+
+    name = "row labels"
+    varied = False
+    free = False
+
+    def logits(self, module: SequenceModule, batch: Batch, state: State | None = None) -> Tensor:
+        assert isinstance(module, Network)
+        hidden = module.hidden(batch.tokens, state=state, lengths=batch.lengths)
+        rows, positions, _ = hidden.shape
+        lengths = hidden.new_full((rows,), positions) if batch.lengths is None else batch.lengths
+        lengths = lengths.to(hidden.device)[:, None]  # (rows, 1)
+        real = torch.arange(positions, device=hidden.device) < lengths  # (rows, positions)
+        mean = (hidden * real[..., None]).sum(1) / lengths.clamp(min=1)  # (rows, width)
+        return module.logits(mean[:, None])
 
 
 class Neighbours:

@@ -131,8 +131,8 @@ class TrainingSettings:
 def changed_section(section: Any, name: str, table: Mapping[str, Any], problems: Problems) -> Any:
     """A section with what a table of TOML says, which `check_sections` looks at."""
     kinds = get_type_hints(type(section))
-    for key in table:
-        problems.require(key in kinds, f"[{name}] has no key {key!r}; {nearest(key, kinds)}")
+    for key in (key for key in table if key not in kinds):
+        problems.add(f"[{name}] has no key {key!r}; {nearest(key, kinds)}")
     known = {key: _from_toml(table[key], kinds[key]) for key in table if key in kinds}
     return replace(section, **known)
 

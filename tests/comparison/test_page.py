@@ -223,7 +223,7 @@ def test_any_figures_are_drawn(points, log):
 
 
 def test_a_name_that_would_break_a_chart_is_spelled_out_and_cut():
-    names = ("\x1b[2J", "$a^", "<b>&", "\ud83d", "x" * 500)
+    names = ("\x1b[2J", "$a^", "<b>&", "\ud83d", "#c0000f", "x" * 500)
     svg = dots("title", [(name, i, [1.0], 0.0) for i, name in enumerate(names)], Axis("x")).drawn
     assert r"\x1b[2J</text>" in svg
     assert "$a^</text>" in svg

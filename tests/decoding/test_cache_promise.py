@@ -32,7 +32,7 @@ def counted(step: object) -> int:
 
 @pytest.mark.parametrize("name", ["gpt2-tiny", "llama-tiny"])
 def test_a_step_with_the_cache_costs_two_products_more_for_each_token_before_it(name):
-    module = build(name).eval().requires_grad_(False)
+    module = build(preset(name)).eval().requires_grad_(False)
     config = module.config
     costs = []
     for size in SIZES:
@@ -47,7 +47,7 @@ def test_a_step_with_the_cache_costs_two_products_more_for_each_token_before_it(
 
 def third_step(name: str, size: int, beams: int, source: int = 4) -> int:
     """What a search pays to go from two tokens behind a prompt of such a size to three."""
-    module = build(name).eval().requires_grad_(False)
+    module = build(preset(name)).eval().requires_grad_(False)
     memory = None
     if module.config.kind == "encoder-decoder":
         with torch.no_grad():
@@ -73,7 +73,7 @@ def test_a_step_of_a_beam_search_pays_the_same_for_each_token_before_a_beam(name
 
 
 def test_without_the_cache_every_step_pays_for_the_whole_prefix():
-    module = build("gpt2-tiny").eval().requires_grad_(False)
+    module = build(preset("gpt2-tiny")).eval().requires_grad_(False)
     d, layers = module.config.width, module.config.layers
 
     def step(size: int) -> int:

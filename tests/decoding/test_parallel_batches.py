@@ -21,7 +21,7 @@ from regard.decoding.settings import TARGET, Beam
 from regard.decoding.text_model import TextModel, batches
 from regard.decoding.translation import translated
 from regard.errors import RegardError
-from regard.families import registry
+from regard.models.construction import build
 from regard.models.kernels.int8 import quantise
 from regard.models.kernels.packed import packed
 from regard.models.network import SequenceModule
@@ -41,7 +41,7 @@ def recurrent() -> SequenceModule:
     config = RecurrentConfig(
         vocabulary=24, width=16, kind="encoder-decoder", cell="gru", attention="additive"
     )
-    return registry.build(config).eval()
+    return build(config).eval()
 
 
 MODELS = {

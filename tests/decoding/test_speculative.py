@@ -23,6 +23,7 @@ from regard.models.construction import build as family
 from regard.models.convolution.config import ConvolutionConfig
 from regard.models.counting.estimate import estimate
 from regard.models.counting.model import NGram, NGramConfig
+from regard.models.protocol import closed_up
 from regard.models.recurrent.config import RecurrentConfig
 from regard.models.transformer.model import Transformer
 from regard.models.transformer.presets import preset
@@ -68,6 +69,11 @@ class Bigrams(nn.Module):
 
         def reorder(self, rows) -> None:
             self.rows = len(rows)
+
+        def release(self, rows) -> list[int]:
+            kept = closed_up([row not in rows for row in range(self.rows)])
+            self.rows = len(kept)
+            return kept
 
         def rollback(self, counts) -> None:
             assert len(counts) == self.rows

@@ -11,7 +11,8 @@ import torch
 from patching import Reader, or_refusal, patched, put
 
 import regard
-from regard.commands import arpa, cost_target
+from regard.commands import arpa
+from regard.interchange.huggingface.folder import config_of_folder
 from regard.interchange.word_vectors import read_vectors
 from regard.runs import stored_run
 from regard.storage import tensors
@@ -81,7 +82,7 @@ def family(name: str) -> Reader:
         path = good.family(name)
         content = patched(json.loads(CONFIGS.setdefault(name, config_of(path))), data)
         put(path / "config.json", content)
-        or_refusal(cost_target._config_in, path)
+        or_refusal(config_of_folder, path)
         model = regard.load(path)
         sources = [[3, 4]] if name in ("t5", "marian") else None
         model.embed([[3, 4]]) if name == "bert" else model.score([[3, 4]], sources=sources)
@@ -100,7 +101,7 @@ def config(data: bytes, folder: Path) -> None:
     """Any config.json, without weights."""
     path = put(folder / "config" / "config.json", data).parent
     or_refusal(regard.load, path)
-    cost_target._config_in(path)
+    config_of_folder(path)
 
 
 # Counts and vectors

@@ -18,9 +18,8 @@ from patching import Reader, or_refusal, patched, put
 
 import regard
 from regard import cli
-from regard.commands import compare as compare_command
 from regard.commands import runs as runs_command
-from regard.comparison import compare_runs, measuring, results
+from regard.comparison import compare_runs, measuring, request, results
 from regard.comparison.report import page
 from regard.cost.device.ceilings import device_named
 from regard.cost.predict import predicted
@@ -88,7 +87,7 @@ def command_line(data: bytes, folder: Path) -> None:
         with suppress(SystemExit):
             tyro.cli(command, prog=name, args=words, config=settings, registry=registry)
     elif name == "parameters":
-        compare_command._number("\n".join(words))
+        request._number("\n".join(words))
 
 
 # What runs and caches keep

@@ -47,7 +47,7 @@ REACHED = {
         "interchange.huggingface.folder:read_json",
         *("interchange.huggingface.folder:_gather",) * 5,
     ),
-    "counts": ("runs.stored_run:table_of", *("interchange.arpa:_ArpaReader._level",) * 2),
+    "counts": ("families.counting.family:table_of", *("interchange.arpa:_ArpaReader._level",) * 2),
     "vectors": ("interchange.word_vectors:_VectorReader._gathered",) * 2,
     "kept": (
         "training.checkpoints.reading:_checked",

@@ -214,7 +214,7 @@ def test_a_product_with_eight_bit_weights_is_the_one_of_its_numbers(
     rows, inputs, outputs, biased, dtype
 ):
     pytest.importorskip("triton")
-    assert int8._fused() is not None, "Triton is there, and its kernel is not used"
+    assert int8.fused() is not None, "Triton is there, and its kernel is not used"
     layer = Int8Linear(
         torch.randn(outputs, inputs), torch.randn(outputs).to(dtype) if biased else None
     ).cuda()

@@ -55,10 +55,10 @@ class Fixed(nn.Module):
     def encode(self, source, lengths=None):
         return Memory(source[..., None].double())
 
-    def start(self, rows, room, *, return_attention=False):
+    def start(self, batch_size, capacity, *, return_attention=False):
         if return_attention and not self.attention:
             raise RegardError("it has no attention, so there is no attention to return")
-        return FixedState(rows)
+        return FixedState(batch_size)
 
     def forward(self, tokens, memory, state, lengths=None, last=False):
         rows, new = tokens.shape

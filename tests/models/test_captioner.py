@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from regard.errors import RegardError
-from regard.inspection.tape import record
 from regard.models.captioner.config import CaptionConfig
 from regard.models.captioner.model import Captioner
 
@@ -25,46 +24,6 @@ def captioner(eye: str, hand: str) -> Captioner:
 def pictures(rows: int, size: int = 32) -> torch.Tensor:
     made = torch.Generator().manual_seed(1)
     return torch.randint(0, 256, (rows, 3, size, size), generator=made, dtype=torch.uint8)
-
-
-@BOTH
-def test_a_caption_is_the_same_whole_or_word_by_word_alone_or_with_others(eye, hand):
-    model, tokens = captioner(eye, hand), torch.randint(0, 30, (3, 6))
-    memory = model.encode(pictures(3))
-    assert memory.values.shape == (3, 16, 32)
-    whole = model(tokens, memory)
-    state = model.start(3, 6, return_attention=True)
-    parts = [model(tokens[:, :2], memory, state)]
-    parts += [model(tokens[:, i : i + 1], None, state) for i in range(2, 6)]
-    torch.testing.assert_close(torch.cat(parts, 1), whole, rtol=0, atol=1e-10)
-    assert state.attention.shape[-1] == 16
-    torch.testing.assert_close(state.attention.sum(-1), torch.ones_like(state.attention[..., 0]))
-    alone = model(tokens[1:2], model.encode(pictures(3)[1:2]))
-    torch.testing.assert_close(alone[0], whole[1], rtol=0, atol=1e-10)
-    with record(model) as tape:
-        model(tokens, memory)
-    assert tape.names
-
-
-@BOTH
-def test_beams_change_places_and_tokens_are_taken_back(eye, hand):
-    """What is left is what rows that never did so would have."""
-    model, tokens = captioner(eye, hand), torch.randint(0, 30, (4, 5))
-    memory = model.encode(pictures(2))
-    state = model.start(2, 9, return_attention=True)
-    model(tokens[:2, :1], memory, state)
-    state.reorder([0, 0, 1, 1])  # two beams of each picture
-    model(tokens, None, state, lengths=[5, 4, 5, 3])
-    state.rollback([2, 0, 5, 1])
-    state.reorder([1, 0, 3, 2])
-    after = model(tokens[:, :2], None, state)
-    assert state.attention.shape[:1] + state.attention.shape[-2:] == (4, 2, 16)
-    for row, (first, left) in enumerate([(0, 4), (0, 3), (1, 2), (1, 0)]):
-        was = [1, 0, 3, 2][row]
-        said = torch.cat([tokens[first : first + 1, :1], tokens[was : was + 1, :left]], dim=1)
-        said = torch.cat([said, tokens[row : row + 1, :2]], dim=1)
-        whole = model(said, model.encode(pictures(2)[first : first + 1]))
-        torch.testing.assert_close(after[row], whole[0, -2:], rtol=0, atol=1e-10)
 
 
 @BOTH

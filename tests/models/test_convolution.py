@@ -1,26 +1,21 @@
-"""Convolutional models: one layer is torch's, the whole is plain loops', and the protocol holds."""
+"""Convolutional models: one layer is torch's, and the whole is what plain loops make."""
 
 from dataclasses import replace
 from functools import cache
-from itertools import pairwise, product
+from itertools import product
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
-from test_recurrent import SOURCES, feed, orders, reached, read, three
+from every_family import reached
 from tiny_models import VOCABULARY, assert_same, draw, ids
-from tiny_recurrent import alone, memory_of, memory_of_row, weighted
+from tiny_recurrent import weighted
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-import regard
 from regard.models.construction import build
 from regard.models.convolution.config import ConvolutionConfig
 from regard.models.convolution.model import Convolution, Gated
-from regard.models.convolution.state import LastInputs
-from regard.models.protocol import Memory, SequenceModel
 
 TEXT = ConvolutionConfig(vocabulary=VOCABULARY, width=6, layers=2)
 PAIR = replace(TEXT, kind="encoder-decoder")
@@ -36,7 +31,6 @@ PAIRS = {
     "pairs odd": replace(PAIR, source_vocabulary=300, tied=False, layers=1, encoder_layers=3),
 }
 EVERY = {**TEXTS, **PAIRS}
-few = settings(max_examples=4)
 
 
 @cache
@@ -50,14 +44,6 @@ def fresh(case: str, **changes: object) -> Convolution:
     model: Convolution = build(replace(EVERY[case], **changes))
     draw(model)
     return model.double()
-
-
-def looks(model: Convolution, tokens: Tensor, memory: Memory) -> Tensor:
-    """What the tape says of a pass: (rows, layers, heads, new, source positions)."""
-    with regard.record(model) as tape:
-        model(tokens, memory)
-    layers = range(model.config.layers)
-    return torch.stack([tape[f"decoder.{layer}.cross"].probabilities for layer in layers], dim=1)
 
 
 # --- one layer, all layers -------------------------------------------------------------------
@@ -219,244 +205,7 @@ def test_all_of_it_is_what_plain_loops_make(case: str):
     assert_same(found, torch.from_numpy(wanted), 1e-6)  # the model has its waves in float32
 
 
-@pytest.mark.parametrize("case", EVERY)
-@torch.no_grad()
-def test_a_later_token_changes_nothing_before_it(case: str):
-    model, tokens = tiny(case), ids(2, 8)
-    memory = memory_of(model, 2)
-    whole = model(tokens, memory)
-    for place in (1, 5, 7):
-        changed = tokens.clone()
-        changed[:, place] = (changed[:, place] + 1) % VOCABULARY
-        found = model(changed, memory)
-        assert torch.equal(found[:, :place], whole[:, :place])
-        assert (found[:, place] - whole[:, place]).abs().amax(-1).min() > 1e-3
-
-
-# --- pieces ----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("case", EVERY)
-@few
-@given(cut=st.lists(st.integers(0, 12), max_size=8))
-@example(cut=[*range(12)])  # one by one
-@example(cut=[3, 3, 4])  # nothing at all may come
-@torch.no_grad()
-def test_a_full_pass_equals_one_in_any_pieces(case: str, cut: list[int]):
-    model, tokens = tiny(case), ids(2, 12)
-    assert isinstance(model, SequenceModel)
-    memory = memory_of(model, 2, [5, 3])
-    whole = model(tokens, memory)
-    assert whole.shape == (2, 12, 256)
-    assert whole.std() > 0.1  # else a mistake would drown
-    state = model.start(2, 12)
-    ends = [0, *sorted(cut), 12]
-    parts = [model(tokens[:, first:last], memory, state) for first, last in pairwise(ends)]
-    assert_same(torch.cat(parts, dim=1), whole)
-    assert state.lengths == [12, 12]
-
-
-@pytest.mark.parametrize("case", EVERY)
-@torch.no_grad()
-def test_padding_changes_nothing_for_a_row(case: str):
-    """With a state and without; behind the padding, nothing of it is left."""
-    model, tokens, counts = tiny(case), ids(3, 4), [2, 4, 1]
-    memory = memory_of(model, 3, SOURCES)
-    state = model.start(3, 9)
-    plain = model(tokens, memory, lengths=counts)
-    begun = model(tokens, memory, state, lengths=counts)
-    more = ids(3, 1, seed=5)
-    after = model(more, None, state)
-    for row, (count, length) in enumerate(zip(counts, SOURCES, strict=True)):
-        text = torch.cat((tokens[row, :count], more[row]))
-        wanted = alone(model, 3, row, text, length)
-        assert_same(plain[row, :count], wanted[:count])
-        assert_same(begun[row, :count], wanted[:count])
-        assert_same(after[row], wanted[count:])
-        if memory is not None:
-            own = memory_of_row(model, 3, row, length)
-            assert_same(memory.values[row, :length], own.values[0])
-
-
-@pytest.mark.parametrize("case", ["text cycle", "pairs grown"])
-@torch.no_grad()
-def test_with_last_only_what_follows_the_last_real_token_comes(case: str):
-    model, tokens, counts = tiny(case), ids(3, 4), [2, 4, 1]
-    memory = memory_of(model, 3, SOURCES)
-    whole = model(tokens, memory)
-    ends = torch.stack([whole[row, count - 1] for row, count in enumerate(counts)])[:, None]
-    assert_same(model(tokens, memory, last=True), whole[:, -1:])
-    assert_same(model(tokens, memory, lengths=counts, last=True), ends)
-    state = model.start(3, 4)
-    assert_same(model(tokens, memory, state, lengths=torch.tensor(counts), last=True), ends)
-
-
-@pytest.mark.parametrize("case", EVERY)
-@few
-@given(steps=st.lists(three, min_size=1, max_size=3))
-@example(steps=[[4, 0, 1], [0, 4, 2], [3, 1, 0]])
-@torch.no_grad()
-def test_ragged_rows_equal_each_row_by_itself(case: str, steps: list[list[int]]):
-    """Rows that get nothing for a while wait."""
-    model, texts = tiny(case), ids(3, 12)
-    state, memory = model.start(3, 12), memory_of(model, 3, SOURCES)
-    held = [0, 0, 0]
-    parts: list[list[Tensor]] = [[], [], []]
-    for counts in steps:
-        pieces = [texts[row, held[row] : held[row] + count] for row, count in enumerate(counts)]
-        for row, logits in enumerate(feed(model, state, pieces, memory)):
-            parts[row].append(logits)
-        held = [before + count for before, count in zip(held, counts, strict=True)]
-        assert state.lengths == held
-    for row, count in enumerate(held):
-        if count:
-            wanted = alone(model, 3, row, texts[row, :count], SOURCES[row])
-            assert_same(torch.cat(parts[row]), wanted)
-
-
-# --- rows that move, tokens that are forgotten -----------------------------------------------
-
-
-def assert_continues(
-    model: Convolution, state: LastInputs, held: list[Tensor], origin: list[int], seed: int
-) -> None:
-    """Two more tokens a row, compared with a pass over what each row should hold."""
-    new = ids(len(held), 2, seed=seed)
-    logits = model(new, None, state)
-    assert state.rows == len(held)
-    for row, text in enumerate(held):
-        held[row] = torch.cat((text, new[row]))
-        length = SOURCES[origin[row]]
-        assert_same(logits[row], alone(model, 3, origin[row], held[row], length)[-2:])
-        if state.attention is not None:
-            memory = memory_of_row(model, 3, origin[row], length)
-            seen = looks(model, held[row][None], memory)[0, ..., -2:, :]
-            assert_same(state.attention[row, ..., :length], seen)
-            assert state.attention[row, ..., length:].abs().sum() == 0
-
-
-@pytest.mark.parametrize("case", EVERY)
-@few
-@given(turns=st.lists(orders, min_size=1, max_size=3))
-@example([[0, 0, 1, 1, 2, 2], [1, 0, 2, 2, 5, 4], [5, 0]])
-@torch.no_grad()
-def test_any_reorders_are_as_if_each_row_had_been_read_anew(case: str, turns: list[list[int]]):
-    model, texts, counts = tiny(case), ids(3, 3), [2, 1, 3]
-    state = model.start(3, 20, return_attention=case in PAIRS)
-    held, origin = [texts[row, :count] for row, count in enumerate(counts)], [0, 1, 2]
-    feed(model, state, held, memory_of(model, 3, SOURCES))
-    for turn, order in enumerate(turns):
-        rows = [row % state.rows for row in order]
-        state.reorder(rows)
-        held, origin = [held[row] for row in rows], [origin[row] for row in rows]
-        assert_continues(model, state, held, origin, seed=40 + turn)
-
-
-@pytest.mark.parametrize("case", EVERY)
-@few
-@given(
-    more=three,
-    forget=three,
-    order=st.lists(st.integers(0, 2), min_size=1, max_size=5),
-    when=st.sampled_from(["never", "before", "between", "after"]),
-)
-@example(more=[3, 1, 2], forget=[1, 0, 2], order=[0, 0, 2, 0], when="between")
-@example(more=[3, 1, 2], forget=[1, 0, 2], order=[2, 0], when="after")
-@example(more=[4, 4, 4], forget=[4, 4, 4], order=[0], when="never")
-@torch.no_grad()
-def test_going_on_after_forgetting_is_never_having_read(
-    case: str, more: list[int], forget: list[int], order: list[int], when: str
-):
-    """`when` rows change places: before the tokens come, before they are forgotten, or after."""
-    model, texts, counts = tiny(case), ids(3, 4), [2, 4, 1]
-    state = model.start(3, 30)
-    held, origin = [texts[row, :count] for row, count in enumerate(counts)], [0, 1, 2]
-    feed(model, state, held, memory_of(model, 3, SOURCES))
-    if when == "before":
-        state.reorder(order)
-        held, origin = [held[row] for row in order], [origin[row] for row in order]
-    pieces = [ids(more[row % 3], seed=7 + row) for row in range(len(held))]
-    feed(model, state, pieces)
-    if when == "between":  # rows that repeat may forget different counts
-        state.reorder(order)
-        held, origin = [held[row] for row in order], [origin[row] for row in order]
-        pieces = [pieces[row] for row in order]
-    taken = [min(forget[row % 3], len(piece)) for row, piece in enumerate(pieces)]
-    state.rollback(taken)
-    held = [
-        torch.cat((text, piece[: len(piece) - count]))
-        for text, piece, count in zip(held, pieces, taken, strict=True)
-    ]
-    if when == "after":
-        state.reorder(order)
-        held, origin = [held[row] for row in order], [origin[row] for row in order]
-    assert_continues(model, state, held, origin, seed=1)
-    state.rollback([row % 2 for row in range(len(held))])
-    state.rollback([1 for _ in held])  # in two goes
-    held = [text[: len(text) - 1 - row % 2] for row, text in enumerate(held)]
-    assert_continues(model, state, held, origin, seed=2)
-
-
-@pytest.mark.parametrize("case", ["text cycle", "pairs grown"])
-@torch.no_grad()
-def test_all_may_be_forgotten_and_the_source_stays(case: str):
-    model = tiny(case)
-    state, memory = model.start(2, 6), memory_of(model, 2)
-    model(ids(2, 4), memory, state)
-    state.rollback([4, 4])
-    assert_same(model(ids(2, 6, seed=3), None, state), model(ids(2, 6, seed=3), memory))
-    state.free()
-    assert (state.rows, state.held, state.reading) == (0, [], None)
-
-
-# --- what is seen ----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("case", PAIRS)
-@torch.no_grad()
-def test_what_is_seen_is_what_the_tape_records(case: str):
-    model, texts = tiny(case), ids(3, 6)
-    memory = memory_of(model, 3, SOURCES)
-    whole = looks(model, texts, memory)
-    plain, state = model.start(3, 6), model.start(3, 6, return_attention=True)
-    assert state.attention is None
-    for first, last in ((0, 3), (3, 4), (4, 6)):
-        logits = model(texts[:, first:last], memory, state)
-        assert torch.equal(logits, model(texts[:, first:last], memory, plain))
-        assert plain.attention is None
-        layers, heads = model.config.layers, model.config.heads
-        assert state.attention.shape == (3, layers, heads, last - first, 5)
-        assert_same(state.attention, whole[..., first:last, :])
-        assert_same(state.attention.sum(-1), torch.ones_like(state.attention[..., 0]))
-        for row, length in enumerate(SOURCES):
-            assert state.attention[row, ..., length:].abs().sum() == 0
-    assert whole[0].std() > 0.01  # else all would look alike
-    for change in (lambda: state.rollback([1, 0, 0]), lambda: state.reorder([1, 0, 2])):
-        model(texts[:, :1], None, state)
-        assert state.attention is not None
-        change()
-        assert state.attention is None  # it was of other tokens, of other rows
-
-
 # --- gradients -------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("case", EVERY)
-def test_gradients_reach_every_parameter(case: str):
-    model, tokens = fresh(case), ids(3, 12)
-    weighted(model(tokens, memory_of(model, 3, SOURCES))).backward()
-    for name, parameter in model.named_parameters():
-        gradient = parameter.grad
-        assert gradient is not None, name
-        if name == "embed.tokens.weight" and not model.config.tied:
-            assert reached(gradient) == {*tokens.flatten().tolist()}
-        elif name == "source_embed.tokens.weight":
-            assert reached(gradient) == {*read()}  # without the padding
-        elif name.endswith("key_value.bias"):  # what all keys share moves no share of attention
-            assert gradient[: model.config.width].abs().max() < 1e-9
-            assert gradient[model.config.width :].ne(0).all()
-        else:
-            assert gradient.ne(0).all(), name
 
 
 @pytest.mark.parametrize("case", ["text", "text even", "text cycle"])
@@ -478,41 +227,7 @@ def test_gradients_end_where_a_call_began(case: str):
     assert reached(table.grad) == {5, 6, 7, 8, 9}
 
 
-def test_a_source_learns_from_every_call_but_a_prefix_only_from_its_own():
-    model = fresh("pairs odd")
-    state = model.start(2, 4)
-    model(torch.tensor([[5, 6], [7, 8]]), model.encode(ids(2, 5)), state)
-    weighted(model(torch.tensor([[9], [9]]), None, state)).backward()
-    assert reached(model.embed.tokens.weight.grad) == {9}
-    assert reached(model.source_embed.tokens.weight.grad) == {*ids(2, 5).flatten().tolist()}
-
-
 # --- vocabularies, dropout -------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("case", ["text", "pairs"])
-@torch.no_grad()
-def test_a_tied_output_matrix_is_the_embedding(case: str):
-    tied, own = tiny(case), tiny(case, tied=False)
-    assert not any("project" in name for name in tied.state_dict())
-    hidden = tied.hidden(ids(2, 3), memory_of(tied, 2))
-    assert hidden.shape == (2, 3, 6)
-    table = tied.state_dict()["embed.tokens.weight"]
-    assert_same(tied(ids(2, 3), memory_of(tied, 2)), hidden @ table.T + tied.head.bias)
-    hidden = own.hidden(ids(2, 3), memory_of(own, 2))
-    assert not torch.equal(own.head.project.weight, own.embed.tokens.weight)
-    assert_same(own.logits(hidden), hidden @ own.head.project.weight.T + own.head.bias)
-
-
-@torch.no_grad()
-def test_a_source_may_have_words_of_its_own():
-    """Those of the source count for nothing but the source, and the other way round."""
-    model, apart, tokens = tiny("pairs odd"), fresh("pairs odd").eval(), ids(2, 3)
-    source = torch.tensor([[299, 7, 256], [8, 280, 9]])
-    assert model(tokens, model.encode(source)).shape == (2, 3, 256)
-    apart.embed.tokens.weight.zero_()
-    assert torch.equal(apart.encode(source).values, model.encode(source).values)
-    assert tiny("pairs").source_embed is None
 
 
 def fallen(after: Tensor, before: Tensor) -> None:
@@ -535,14 +250,3 @@ def test_dropout_is_of_embeddings_and_of_what_layers_add():
     given = (None, state.reading, 0, state.reading.overlay(5), None)
     begun = still.convolution(x)[0]
     fallen(layer(x, *given)[0] - begun, still(x, *given)[0] - begun)
-
-
-@pytest.mark.parametrize("case", ["text cycle", "pairs grown"])
-@torch.no_grad()
-def test_in_use_nothing_falls(case: str):
-    model, tokens = fresh(case, dropout=0.5), ids(2, 5)
-    memory = memory_of(model.eval(), 2)
-    used = model(tokens, memory)
-    assert torch.equal(used, tiny(case)(tokens, memory_of(tiny(case), 2)))
-    model.train()
-    assert (model(tokens, memory) - model(tokens, memory)).abs().max() > 0.01

@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 import torch
-from test_convolution import TEXT, tiny
+from test_convolution import tiny
 from test_recurrent_mistakes import refusal
 from tiny_models import assert_same, ids
 from tiny_models import tiny as transformer
@@ -140,26 +140,6 @@ def test_a_mask_is_refused():
 
 
 @pytest.mark.parametrize("case", [LM, PAIR])
-def test_ids_that_do_not_exist_are_named(case: str):
-    model = tiny(case)
-    calls = [partial(model, memory=memory_of(model, 1))]
-    calls += [model.encode] if case == PAIR else []
-    for call in calls:
-        assert "token id 256 is out of range" in refusal(partial(call, torch.tensor([[1, 256]])))
-        assert "token id -1 is out of range" in refusal(partial(call, torch.tensor([[-1, 2]])))
-        assert "not torch.float32" in refusal(partial(call, torch.zeros(1, 2)))
-        assert "must be a tensor, not a list" in refusal(partial(call, [[1]]))
-        assert "of shape (3,)" in refusal(partial(call, ids(3)))
-
-
-def test_each_vocabulary_has_its_own_ids():
-    model, high = tiny("pairs odd"), torch.tensor([[256]])
-    memory = model.encode(high)
-    assert "this model knows 0 to 255" in refusal(lambda: model(high, memory))
-    assert "this model knows 0 to 299" in refusal(lambda: model.encode(high + 44))
-
-
-@pytest.mark.parametrize("case", [LM, PAIR])
 @torch.no_grad()
 def test_no_tokens_are_no_logits_as_in_a_transformer(case: str):
     """A state stays as it was, but for what it could forget."""
@@ -196,44 +176,12 @@ def test_a_source_of_nothing_is_looked_at_as_zeros(begun: bool):
     assert_same(theirs[0], other(tokens, other.encode(ids(2, 0)))[0])
 
 
-@pytest.mark.parametrize("case", [LM, PAIR])
-@pytest.mark.parametrize("begun", [True, False])
-def test_lengths_that_do_not_fit_are_refused(case: str, begun: bool):
-    model = tiny(case)
-    for lengths, said in (
-        ([1], "one number for each of 2 rows, not (1,)"),
-        ([3, 4], "between 0 and 3, not [3, 4]"),
-        ([-1, 2], "between 0 and 3, not [-1, 2]"),
-        ([1.5, 2], "whole numbers"),
-    ):
-        state = model.start(2, 3) if begun else None
-        given = {"memory": memory_of(model, 2), "state": state, "lengths": lengths}
-        assert said in refusal(partial(model, ids(2, 3), **given))
-        if state is not None:
-            assert state.lengths == [0, 0]
-        if case == PAIR:
-            assert said in refusal(partial(model.encode, ids(2, 3), lengths))
-    if case == PAIR:
-        sentence = "`lengths` and `source_lengths` are the same thing; give one"
-        assert refusal(lambda: model.encode(ids(2, 3), [3, 1], source_lengths=[3, 1])) == sentence
-
-
 @torch.no_grad()
 def test_lengths_of_a_source_have_two_names():
     model = tiny(PAIR)
     one, other = model.encode(ids(2, 3), [3, 1]), model.encode(ids(2, 3), source_lengths=[3, 1])
     assert torch.equal(one.values, other.values)
     assert not torch.equal(one.values, model.encode(ids(2, 3)).values)
-
-
-def test_a_language_model_has_no_source():
-    model = tiny(LM)
-    memory = memory_of(tiny(PAIR), 2)
-    said = refusal(lambda: model(ids(2, 3), memory))
-    assert said == "a language model reads no source; leave out `memory`"
-    assert "reads no source" in refusal(lambda: model.encode(ids(2, 3)))
-    said = refusal(lambda: model.start(2, 4, return_attention=True))
-    assert said == "this model reads no source, so there is no attention to return"
 
 
 def test_a_source_that_does_not_fit_is_refused():
@@ -280,43 +228,3 @@ def test_a_state_that_does_not_fit_is_refused(case: str):
     assert said == "a Transformer continues a KeyValueState, not a LastInputs"
     said = refusal(lambda: recurrent("lstm")(tokens, None, three))
     assert said == "a recurrent model continues a HiddenState, not a LastInputs"
-
-
-@torch.no_grad()
-def test_a_model_that_has_become_another_type_refuses_what_it_began():
-    model = build(TEXT).eval()
-    state = model.start(2, 3)
-    model(ids(2, 3), None, state)
-    model.double()
-    said = refusal(lambda: model(ids(2, 3), None, state))
-    assert "torch.float32" in said
-    assert "torch.float64" in said
-
-
-@pytest.mark.parametrize(("rows", "room"), [(0, 3), (2, 0), (-1, 3), (2.0, 3), (2, None)])
-def test_a_state_of_nothing_is_refused(rows: int, room: int):
-    assert f"not {rows} rows × {room} tokens" in refusal(lambda: tiny(LM).start(rows, room))
-
-
-@pytest.mark.parametrize("case", [LM, PAIR])
-@pytest.mark.parametrize("wrong", [[2], [0, 3], [-1], [], [0.5], "a"])
-@torch.no_grad()
-def test_rows_that_are_not_there_cannot_be_chosen(case: str, wrong: object):
-    model, more = tiny(case), ids(2, 1, seed=4)
-    one, other = model.start(2, 3), model.start(2, 3)
-    memory = memory_of(model, 2)
-    for state in (one, other):
-        model(ids(2, 3), memory, state)
-    refusal(lambda: one.reorder(wrong))
-    assert torch.equal(model(more, None, one), model(more, None, other))
-
-
-@pytest.mark.parametrize("wrong", [[1], [1, 1, 1], [-1, 0], [4, 0], [0, 3], [0.5, 0], "ab"])
-@torch.no_grad()
-def test_what_was_never_read_cannot_be_forgotten(wrong: object):
-    model, more = tiny(LM), ids(2, 1, seed=4)
-    one, other = model.start(2, 8), model.start(2, 8)
-    for state in (one, other):
-        model(ids(2, 3), None, state, lengths=[3, 2])
-    refusal(lambda: one.rollback(wrong))
-    assert torch.equal(model(more, None, one), model(more, None, other))

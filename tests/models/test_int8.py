@@ -18,6 +18,7 @@ from regard.models.kernels import int8
 from regard.models.kernels.int8 import Int8Linear, quantise
 from regard.models.protocol import SequenceModel
 from regard.models.transformer.model import Transformer
+from regard.models.transformer.presets import preset
 
 kernel = pytest.mark.skipif(not int8.limit(), reason="this processor has no int8 kernel")
 
@@ -391,7 +392,7 @@ def test_beam_search_finds_what_it_finds_by_whole_passes():
 
 @torch.no_grad()
 def test_an_encoder_and_its_pooler_are_int8_too():
-    model = build("bert-tiny").eval()
+    model = build(preset("bert-tiny")).eval()
     small, tokens = quantise(model), ids(2, 7)
     hidden, exact = small.hidden(tokens), model.hidden(tokens)
     assert float((hidden - exact).norm() / exact.norm()) < 0.05
@@ -412,7 +413,7 @@ def test_a_model_in_bfloat16_stays_in_bfloat16():
 
 @pytest.mark.parametrize("name", ["llama-tiny", "marian-tiny"])
 def test_linear_layers_shrink_to_a_quarter_and_a_tied_head_adds_one(name: str):
-    model = build(name)
+    model = build(preset(name))
     small = quantise(model)
     linears = [part for part in model.modules() if isinstance(part, nn.Linear)]
     counts = [part.weight.numel() for part in linears]

@@ -90,13 +90,13 @@ def test_a_packed_model_gives_the_same_logits_whole_and_step_by_step(name):
 
 
 def test_what_gains_nothing_is_left_as_it_is():
-    module = build("gpt2-tiny").bfloat16()
+    module = build(preset("gpt2-tiny")).bfloat16()
     assert packed(module) is module
 
 
 @needs_kernel
 def test_packed_weights_are_neither_moved_saved_nor_trained():
-    fast = packed(build("gpt2-tiny"))
+    fast = packed(build(preset("gpt2-tiny")))
     with pytest.raises(RegardError, match="stay where they are"):
         fast.double()
     with pytest.raises(RegardError, match="not for saving"):
@@ -107,7 +107,7 @@ def test_packed_weights_are_neither_moved_saved_nor_trained():
 
 @needs_kernel
 def test_what_is_packed_is_not_converted_again():
-    fast = packed(build("gpt2-tiny"))
+    fast = packed(build(preset("gpt2-tiny")))
     assert packed(fast) is fast
     with pytest.raises(RegardError, match="convert the plain one"):
         quantise(fast)

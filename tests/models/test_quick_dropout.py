@@ -16,7 +16,7 @@ MANY = 1 << 20
 
 @pytest.fixture(autouse=True)
 def _ours(monkeypatch):
-    monkeypatch.setattr(drawing, "_drawn_by_mkl", lambda: False)
+    monkeypatch.setattr(drawing, "drawn_by_mkl", lambda: False)
 
 
 @pytest.mark.parametrize("share", [0.001, 0.1, 0.3, 0.5, 0.9])

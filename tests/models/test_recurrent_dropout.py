@@ -86,7 +86,7 @@ def test_between_layers(where: str, case: str, variational: bool, monkeypatch: p
     """What one layer gives against what the next one gets, for all calls and steps."""
     model = fresh(case, dropout=0.5, input_dropout=0.0, variational=variational, **WIDE)
     calls: list[tuple[Tensor, Tensor]] = []  # what went in and came out, (rows, new, width)
-    run, step = Cell.run, Cell.step
+    run, step = Cell.forward, Cell.step
 
     def heard(cell, x, *more, **named):
         y, after = run(cell, x, *more, **named)
@@ -98,7 +98,7 @@ def test_between_layers(where: str, case: str, variational: bool, monkeypatch: p
         calls.append((x[:, None], found[0][:, None]))
         return found
 
-    monkeypatch.setattr(Cell, "run", heard)
+    monkeypatch.setattr(Cell, "forward", heard)
     monkeypatch.setattr(Cell, "step", stepped)
     memory, read = memory_of(model, ROWS), ids(ROWS, POSITIONS, seed=7)
     if where != "encoder":
@@ -166,7 +166,7 @@ def test_of_matrices_takes_numbers_and_stays_for_a_pass(case: str, monkeypatch):
     model = fresh(case, weight_dropout=0.5, hidden=20)
     used: list[Tensor] = []
     layers = model.decoder.layers if model.config.kind == "encoder-decoder" else model.decoder
-    run, step = Cell.run, Cell.step
+    run, step = Cell.forward, Cell.step
 
     def heard(cell, x, held, counts=None, recurrent=None):
         if cell in list(layers.cells):  # not the encoder's
@@ -177,7 +177,7 @@ def test_of_matrices_takes_numbers_and_stays_for_a_pass(case: str, monkeypatch):
         used.append(recurrent)
         return step(cell, x, held, recurrent)
 
-    monkeypatch.setattr(Cell, "run", heard)
+    monkeypatch.setattr(Cell, "forward", heard)
     monkeypatch.setattr(Cell, "step", stepped)
     pass_of(model, ids(2, 4)).sum().backward()
     assert len(used) % len(layers.cells) == 0

@@ -3,13 +3,12 @@
 import math
 from collections.abc import Callable
 from dataclasses import fields
-from functools import partial
 
 import pytest
 import torch
 from tiny_models import ids
 from tiny_models import tiny as transformer
-from tiny_recurrent import TEXT, memory_of, tiny
+from tiny_recurrent import memory_of, tiny
 
 from regard.errors import RegardError
 from regard.models.construction import build
@@ -127,43 +126,6 @@ def test_a_mask_is_refused():
     assert refusal(lambda: tiny(LUONG).encode(ids(2, 3), mask=Causal())) == sentence
 
 
-@pytest.mark.parametrize("case", [LM, LUONG])
-def test_ids_that_do_not_exist_are_named(case: str):
-    model = tiny(case)
-    wrong = torch.tensor([[1, 256]])
-    memory = memory_of(model, 1)
-    assert "token id 256 is out of range" in refusal(lambda: model(wrong, memory))
-    assert "not torch.float32" in refusal(lambda: model(torch.zeros(1, 2), memory))
-    assert "must be a tensor, not a list" in refusal(lambda: model([[1]], memory))
-    assert "give each row at least one" in refusal(lambda: model(ids(1, 0), memory))
-
-
-@pytest.mark.parametrize("case", [LM, LUONG])
-@pytest.mark.parametrize("begun", [True, False])
-@pytest.mark.parametrize("last", [True, False])
-def test_lengths_that_do_not_fit_are_refused(case: str, begun: bool, last: bool):
-    model = tiny(case)
-    for lengths, said in (
-        ([1], "one number for each of 2 rows, not (1,)"),
-        ([3, 4], "between 0 and 3, not [3, 4]"),
-        ([-1, 2], "between 0 and 3, not [-1, 2]"),
-    ):
-        state = model.start(2, 3) if begun else None
-        given = {"memory": memory_of(model, 2), "state": state, "lengths": lengths, "last": last}
-        assert said in refusal(partial(model, ids(2, 3), **given))
-    if case == LUONG:
-        assert "between 0 and 3" in refusal(lambda: model.encode(ids(2, 3), [4, 1]))
-        sentence = "`lengths` and `source_lengths` are the same thing; give one"
-        assert refusal(lambda: model.encode(ids(2, 3), [3, 1], source_lengths=[3, 1])) == sentence
-
-
-def test_a_language_model_has_no_source():
-    model = tiny(LM)
-    memory = memory_of(tiny(LUONG), 2)
-    assert "leave out `memory`" in refusal(lambda: model(ids(2, 3), memory))
-    assert "reads no source" in refusal(lambda: model.encode(ids(2, 3)))
-
-
 @pytest.mark.parametrize("case", [PLAIN, LUONG])
 def test_a_source_that_does_not_fit_is_refused(case: str):
     model, tokens = tiny(case), ids(2, 3)
@@ -203,47 +165,3 @@ def test_a_state_that_does_not_fit_is_refused(case: str):
     assert said == "a recurrent model continues a HiddenState, not a KeyValueState"
     said = refusal(lambda: transformer("gpt2-tiny")(tokens, None, three))
     assert said == "a Transformer continues a KeyValueState, not a HiddenState"
-
-
-@torch.no_grad()
-def test_a_model_that_has_become_another_type_refuses_what_it_began():
-    model = build(TEXT).eval()
-    state = model.start(2, 3)
-    model(ids(2, 3), None, state)
-    model.double()
-    said = refusal(lambda: model(ids(2, 3), None, state))
-    assert "torch.float32" in said
-    assert "torch.float64" in said
-
-
-@pytest.mark.parametrize("case", [LM, PLAIN])
-def test_where_there_is_no_attention_watching_is_refused(case: str):
-    said = refusal(lambda: tiny(case).start(2, 4, return_attention=True))
-    assert said == "this model has no attention, so there is no attention to return"
-
-
-@pytest.mark.parametrize(("rows", "room"), [(0, 3), (2, 0), (-1, 3), (2.0, 3), (2, None)])
-def test_a_state_of_nothing_is_refused(rows: int, room: int):
-    assert f"not {rows} rows × {room} tokens" in refusal(lambda: tiny(LM).start(rows, room))
-
-
-@pytest.mark.parametrize("case", [LM, LUONG])
-@pytest.mark.parametrize("wrong", [[2], [0, 3], [-1], [], [0.5], "a"])
-@torch.no_grad()
-def test_rows_that_are_not_there_cannot_be_chosen(case: str, wrong: object):
-    model = tiny(case)
-    state = model.start(2, 3)
-    model(ids(2, 3), memory_of(model, 2), state)
-    refusal(lambda: state.reorder(wrong))
-    assert state.rows == 2
-
-
-@pytest.mark.parametrize("wrong", [[1], [1, 1, 1], [-1, 0], [4, 0], [0, 3], [0.5, 0], "ab"])
-@torch.no_grad()
-def test_what_was_never_read_cannot_be_forgotten(wrong: object):
-    model, more = tiny(LM), ids(2, 1, seed=4)
-    one, other = model.start(2, 8), model.start(2, 8)
-    for state in (one, other):
-        model(ids(2, 3), None, state, lengths=[3, 2])
-    refusal(lambda: one.rollback(wrong))
-    assert torch.equal(model(more, None, one), model(more, None, other))

@@ -228,6 +228,23 @@ def test_one_leaves_and_one_joins_at_each_step(name: str):
 
 @each
 @torch.no_grad()
+def test_rows_take_back_what_they_read_before_they_joined(name: str):
+    served, joining = Together(name, [0, 1]), Together(name, [2, 3, 0], seed=1)
+    served.step([3, 2])
+    joining.step([2, 3, 3])
+    served.admit(joining)
+    served.rollback([1, 0, 1, 2, 0])
+    served.step([1, 2, 0, 2, 1])
+    joining = Together(name, [4], seed=2)
+    joining.step([3])
+    served.admit(joining)
+    served.release([1])
+    served.rollback([1, 1, 0, 2, 0])  # the one that joined is in the place of the one that left
+    served.step([1] * 5)
+
+
+@each
+@torch.no_grad()
 def test_rows_of_another_model_or_that_read_nothing_are_refused(name: str):
     served = Together(name, [0])
     served.step([1])
@@ -277,6 +294,21 @@ def test_who_takes_a_free_place_copies_nobody_else_and_growth_is_amortised():
         places.add(state.layers[0].keys.data_ptr())
     assert len(places) == 1
     served.step([1] * len(served.rows))
+
+
+@pytest.mark.parametrize("name", ["gpt2", "gpt2, fixed"])
+@torch.no_grad()
+def test_a_copy_in_a_place_that_was_free_holds_numbers_wherever_others_do(name: str):
+    served = Together(name, [0, 0, 0])
+    served.step([2, 2, 2])
+    served.release([1, 2])
+    served.step([3])
+    joining = Together(name, [0], seed=1)
+    joining.step([1])
+    served.admit(joining)
+    served.state.reorder([0, 1, 1])  # the last place has nothing at the first row's newest tokens
+    served.choose([0, 1, 1])
+    served.step([1, 1, 1])
 
 
 def test_a_row_longer_than_the_capacity_is_refused():

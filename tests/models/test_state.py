@@ -1,4 +1,4 @@
-"""Passes continued from a state equal whole passes: any split, ragged rows, reordered rows."""
+"""A cache of keys and values: its size, its sharing, masks over it, and what it refuses."""
 
 from dataclasses import replace
 
@@ -7,7 +7,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_models import (
-    WRITERS,
     assert_same,
     ids,
     memory_of,
@@ -35,20 +34,6 @@ def alone(model: Transformer, rows: int, row: int, text: Tensor, length: int = 5
 
 
 # --- splits ----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("case", WRITERS)
-@few
-@given(pieces=st.lists(st.integers(1, 5), min_size=1, max_size=6))
-@torch.no_grad()
-def test_a_full_pass_equals_any_split(case: str, pieces: list[int]):
-    model, tokens = tiny(case), ids(2, sum(pieces))
-    whole = model(tokens, memory_of(model, 2))
-    state, memory = model.start(2, sum(pieces)), memory_of(model, 2)
-    for done, piece in enumerate(tokens.split(pieces, dim=1)):
-        part = model(piece, memory if done == 0 else None, state)
-        assert_same(part, whole[:, sum(pieces[:done]) : sum(pieces[: done + 1])])
-    assert state.lengths == [sum(pieces)] * 2
 
 
 @pytest.mark.parametrize("case", ["gpt2-tiny", "llama-tiny", "t5-tiny", "marian-tiny", "regard-2"])
@@ -98,25 +83,6 @@ def feed(
     return [logits[row, :count] for row, count in enumerate(counts)]
 
 
-@pytest.mark.parametrize("case", WRITERS)
-@few
-@given(
-    steps=st.lists(
-        st.lists(st.integers(0, 4), min_size=3, max_size=3), min_size=1, max_size=4
-    ).filter(lambda steps: all(sum(row) for row in zip(*steps, strict=True))),
-    sources=st.lists(st.integers(1, 5), min_size=3, max_size=3),
-)
-@torch.no_grad()
-def test_ragged_rows_equal_each_row_by_itself(case: str, steps: list, sources: list[int]):
-    model, texts = tiny(case), ids(3, 20)
-    state, memory = model.start(3, 24), memory_of(model, 3, sources)
-    parts = [feed(model, state, texts, counts, memory) for counts in steps]
-    for row, pieces in enumerate(zip(*parts, strict=True)):
-        total = sum(counts[row] for counts in steps)
-        assert state.lengths[row] == total
-        assert_same(torch.cat(pieces), alone(model, 3, row, texts[row, :total], sources[row]))
-
-
 @torch.no_grad()
 def test_real_tokens_that_fit_are_taken_even_if_the_padding_sticks_out():
     model, texts = tiny("gpt2-tiny"), ids(2, 6)
@@ -144,38 +110,6 @@ def test_padding_that_sticks_out_needs_no_document():
 
 
 # --- reordered rows --------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("case", ["gpt2-tiny", "llama-tiny", "t5-tiny", "marian-tiny", "regard-2"])
-@few
-@given(
-    counts=st.lists(st.integers(1, 4), min_size=3, max_size=3),
-    order=st.lists(st.integers(0, 2), min_size=1, max_size=5),
-    again=st.lists(st.integers(0, 4), min_size=1, max_size=3),
-    as_tensor=st.booleans(),
-)
-@torch.no_grad()
-def test_reordered_rows_equal_recomputed_ones(
-    case: str, counts: list[int], order: list[int], again: list[int], as_tensor: bool
-):
-    sources = [5, 2, 3]
-    model, texts = tiny(case), ids(3, 4)
-    state, memory = model.start(3, 12), memory_of(model, 3, sources)
-    feed(model, state, texts, counts, memory)
-    held = [texts[row, :count] for row, count in enumerate(counts)]
-    origin = list(range(3))
-    for turn, rows in enumerate((order, again)):
-        rows = [row % state.rows for row in rows]
-        state.reorder(torch.tensor(rows) if as_tensor else rows)
-        held, origin = [held[row] for row in rows], [origin[row] for row in rows]
-        assert state.lengths == [len(text) for text in held]
-        new = ids(len(rows), 2, seed=turn)
-        # The source need not be given again; if it is, it is known by identity.
-        logits = model(new, memory if as_tensor else None, state)
-        held = [torch.cat((text, new[row])) for row, text in enumerate(held)]
-        for row, text in enumerate(held):
-            source = origin[row]
-            assert_same(logits[row], alone(model, 3, source, text, sources[source])[-2:])
 
 
 def test_reordered_rows_do_not_share_memory():
@@ -243,19 +177,6 @@ def test_of_beams_only_what_they_do_not_share_is_copied(monkeypatch: pytest.Monk
     assert copied == [0, 2, 3, 2]
 
 
-@pytest.mark.parametrize("rows", [[0, 5], [-3]])
-@pytest.mark.parametrize("ragged", [False, True])
-def test_reordering_to_a_row_that_is_not_there_is_refused(rows: list[int], ragged: bool):
-    model = tiny("gpt2-tiny")
-    state = model.start(2, 8)
-    with torch.no_grad():
-        model(ids(2, 3), state=state, lengths=[3, 1 if ragged else 3])
-    before = list(state.lengths)
-    with pytest.raises(RegardError, match="row"):
-        state.reorder(rows)
-    assert state.lengths == before
-
-
 # --- the source ------------------------------------------------------------------------------
 
 
@@ -307,6 +228,19 @@ def test_the_room_is_allocated_once():
     assert [tensor.data_ptr() for layer in state.layers for tensor in layer] == places
 
 
+@torch.no_grad()
+def test_what_is_forgotten_gives_its_room_back():
+    model = tiny("gpt2-tiny")
+    state = model.start(2, 4)
+    model(ids(2, 4), state=state)
+    with pytest.raises(RegardError, match="room for 4 tokens"):
+        model(ids(2, 1), state=state)
+    state.rollback([2, 1])
+    assert state.lengths == [2, 3]
+    model(ids(2, 1), state=state)
+    assert state.lengths == [3, 4]
+
+
 # --- what is refused -------------------------------------------------------------------------
 
 
@@ -335,12 +269,6 @@ def test_a_full_state_is_refused_and_left_as_it_was(case: str):
     assert_same(logits, model(text, memory)[:, -1:])
 
 
-@pytest.mark.parametrize(("rows", "room"), [(0, 4), (2, 0), (-1, 4), (2, -3)])
-def test_an_empty_state_cannot_be_made(rows: int, room: int):
-    with pytest.raises(RegardError, match=f"{rows} rows × {room} tokens"):
-        tiny("gpt2-tiny").start(rows, room)
-
-
 @torch.no_grad()
 def test_the_learned_table_ends_for_a_state_too_but_not_for_padding():
     model = tiny("gpt2-tiny")  # 64 positions
@@ -353,15 +281,6 @@ def test_the_learned_table_ends_for_a_state_too_but_not_for_padding():
     padded = torch.cat((texts[:, 60:], ids(2, 3, seed=2)), dim=1)  # positions up to 66
     logits = model(padded, state=state, lengths=[4, 4])
     assert_same(logits[:, :4], model(texts)[:, 60:])
-
-
-def test_a_freed_state_is_refused():
-    state = tiny("gpt2-tiny").start(2, 4)
-    state.free()
-    with pytest.raises(RegardError, match="state"):
-        tiny("gpt2-tiny")(ids(2, 1), state=state)
-    with pytest.raises(RegardError, match="state"):
-        state.reorder([0])
 
 
 def test_a_state_of_another_number_format_is_refused():

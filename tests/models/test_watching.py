@@ -8,11 +8,8 @@ from tiny_models import assert_same, ids, memory_of, memory_of_row, tiny
 from torch import Tensor
 
 import regard
-from regard.errors import RegardError
 from regard.models.transformer.cache import KeyValueState
 from regard.models.transformer.model import Transformer
-
-READERS = ["t5-tiny", "marian-tiny", "regard-2-encoder-decoder"]
 
 
 def looks(model: Transformer, tokens: Tensor, memory, **named) -> Tensor:
@@ -21,55 +18,6 @@ def looks(model: Transformer, tokens: Tensor, memory, **named) -> Tensor:
         model(tokens, memory, **named)
     names = [f"decoder.blocks.{layer}.cross" for layer in range(model.config.layers)]
     return torch.stack([tape[name].probabilities for name in names], dim=1)
-
-
-# --- what a watching state sees --------------------------------------------------------------
-
-
-@pytest.mark.parametrize("case", READERS)
-@pytest.mark.parametrize("sources", [[5, 5, 5], [5, 2, 3]])
-@torch.no_grad()
-def test_what_is_seen_is_what_the_tape_records(case: str, sources: list[int]):
-    model, texts = tiny(case), ids(3, 7)
-    memory = memory_of(model, 3, sources)
-    whole = looks(model, texts, memory)
-    state = model.start(3, 7, return_attention=True)
-    assert state.attention is None
-    for first, last in ((0, 3), (3, 4), (4, 7)):
-        logits = model(texts[:, first:last], memory, state)
-        assert state.attention.shape == (3, model.config.layers, 4, last - first, 5)
-        assert_same(state.attention, whole[..., first:last, :])
-        assert_same(state.attention.sum(-1), torch.ones_like(state.attention[..., 0]))
-        assert_same(logits, model(texts, memory)[:, first:last])
-    for row, length in enumerate(sources):
-        assert state.attention[row, ..., length:].abs().sum() == 0
-    assert whole[..., :2].std() > 0.05  # else all would look alike
-
-
-@pytest.mark.parametrize("case", READERS)
-@torch.no_grad()
-def test_what_is_seen_by_ragged_rows_is_what_each_sees_alone(case: str):
-    model, texts, counts, sources = tiny(case), ids(3, 4), [2, 4, 1], [3, 5, 1]
-    state = model.start(3, 9, return_attention=True)
-    model(texts, memory_of(model, 3, sources), state, lengths=counts)
-    for row, (count, length) in enumerate(zip(counts, sources, strict=True)):
-        memory = memory_of_row(model, 3, row, length)
-        alone = looks(model, texts[row : row + 1, :count], memory)
-        assert_same(state.attention[row, ..., :count, :length], alone[0])
-
-
-@torch.no_grad()
-def test_watching_changes_no_logit_to_the_bit():
-    model, texts, memory = tiny("marian-tiny"), ids(2, 6), memory_of(tiny("marian-tiny"), 2, [5, 2])
-    plain, watching = model.start(2, 6), model.start(2, 6, return_attention=True)
-    for token in texts.split(2, dim=1):
-        assert torch.equal(model(token, memory, plain), model(token, memory, watching))
-    assert plain.attention is None
-
-
-def test_where_there_is_no_source_watching_is_refused():
-    with pytest.raises(RegardError, match="reads no source, so there is no attention to return"):
-        tiny("gpt2-tiny").start(2, 4, return_attention=True)
 
 
 # --- rows that share a source ----------------------------------------------------------------

@@ -10,8 +10,9 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from regard.formats import count, duration, moment, percent, rate, size
-from regard.runs.view.live import PANEL_HEIGHT, PLAIN_WIDTH, LiveView, PlainView, view
-from regard.runs.view.sparkline import BLOCKS, History, sparkline
+from regard.runs.view.live import PLAIN_WIDTH, LiveView, PlainView, view
+from regard.runs.view.sparkline import BLOCKS, sparkline
+from regard.storage.event_log import Sinks
 from regard.terminal import literal
 
 START = {
@@ -87,6 +88,7 @@ END = {
 }
 ALL = [START, STEP, VALIDATION, STORY, PAIR, WARNING, SAVED, END]
 WORST = {**STEP, "loss": 1e30, "gradient_norm": math.nan, "tokens_per_second": 1e9, "step": 10**7}
+HEIGHT = 18  # lines of a panel with all there is, 60 columns wide
 CONTROLS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
@@ -112,8 +114,9 @@ def live(*events, width=80, height=50):
         sink.write(event)
     sink.close()
     lines = CONTROLS.sub("", console.file.getvalue()).replace("\r", "\n").splitlines()
-    last = max(i for i, line in enumerate(lines) if line.startswith("╭"))
-    return lines, [line for line in lines[last:] if line]
+    first = max(i for i, line in enumerate(lines) if line.startswith("╭"))
+    last = max(i for i, line in enumerate(lines) if line.startswith("╰"))
+    return lines, [line for line in lines[first : last + 1] if line]
 
 
 # Numbers
@@ -258,7 +261,7 @@ def test_nothing_is_wider_than_the_terminal_nor_the_panel_higher_than_it_may(wid
     lines, panel = live(*events, width=width)
     assert max(map(cell_len, lines)) <= width
     if width >= 60:
-        assert len(panel) <= PANEL_HEIGHT
+        assert len(panel) <= HEIGHT
         assert {cell_len(line) for line in panel} == {width}
         assert all("…" not in line for line in panel[1:5])  # no number is cut
 
@@ -300,13 +303,31 @@ def test_warnings_stay_above_the_panel_and_the_last_panel_stays_below():
     lines, panel = live(START, STEP, WARNING, STEP, END)
     assert sum("warning: spike" in line for line in lines) == 1
     assert "warning" not in "\n".join(panel)
-    assert "finished, best 2.3000 at step 900" in panel[-1]
+    below = " ".join(lines[lines.index(panel[-1]) + 1 :])
+    assert "finished at step 1000 after 2 min 5 s, best validation loss 2.3000 at step 900" in below
 
 
 def test_a_loss_that_is_not_a_number_is_seen_at_once():
     words = "\n".join(live(START, STEP, {**STEP, "loss": math.nan})[1])
     assert re.search(r"loss +nan", words)
     assert re.search(r"2\.35 .*×", words)  # in the curve
+
+
+def test_a_panel_has_the_width_that_the_terminal_has_now():
+    console = terminal(80)
+    sink = LiveView(console)
+    sink.write(START)
+    console.width = 60
+    sink.write(VALIDATION)
+    sink.close()
+    tops = [line for line in console.file.getvalue().splitlines() if "╭" in line]
+    assert [cell_len(CONTROLS.sub("", line).strip("\r")) for line in tops] == [80, 60, 60]
+
+
+def test_steps_without_an_end_are_counted_all_the_same():
+    words = "\n".join(live({**START, "steps": None}, {**STEP, "seconds_left": None})[1])
+    assert re.search(r"step +100/\?", words)
+    assert "%" not in words.replace("41 %", "").replace("7.1 %", "")
 
 
 def test_a_panel_fits_a_terminal_of_few_lines():
@@ -316,11 +337,14 @@ def test_a_panel_fits_a_terminal_of_few_lines():
 
 
 def interrupted(console, out):
-    with LiveView(console) as sink:
+    sink = Sinks([LiveView(console)])
+    try:
         sink.write(START)
         assert sys.stdout is not out  # prints go above the panel
         assert "\x1b[?25h" not in console.file.getvalue()
         raise KeyboardInterrupt
+    finally:
+        sink.close()
 
 
 def test_the_terminal_is_given_back_after_an_exception():
@@ -344,16 +368,6 @@ def test_closing_twice_is_closing_once():
 
 
 # The curve
-
-
-def test_a_history_keeps_its_shape_in_little_room():
-    history = History(room=64)
-    for i in range(10_000):
-        history.add(float(i))
-    assert 32 <= len(history.cells) <= 64
-    gaps = [b - a for a, b in zip(history.cells, history.cells[1:], strict=False)]
-    assert set(gaps) == {256.0}  # every cell the mean of as many
-    assert history.cells[0] == 127.5
 
 
 def test_a_curve_falls_from_full_blocks_to_the_lowest():

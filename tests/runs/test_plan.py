@@ -9,6 +9,7 @@ import torch
 from regard.data.feeds.pair_batches import PairBatches
 from regard.data.feeds.stream import MaskedTextFeed, TextFeed
 from regard.errors import RegardError
+from regard.families.registry import family_of
 from regard.families.settings import Settings
 from regard.families.tasks.text import PLACES
 from regard.models.construction import Prebuilt, build
@@ -434,11 +435,14 @@ def test_how_far_a_convolution_sees_is_told(tmp_path):
     far = {"preset": "conv", "width": 16, "kernel": 3, "growth": 2, "cycle": 0, "layers": 3}
     train = [text(tmp_path / "a.txt", 4000)]
     made = plan(Settings().changed({"data": {"train": train}, "model": far}, "test"))
-    assert made.data["sees"] == "the last 15 tokens"
+    assert family_of(made.config).facts(made)["sees"] == "the last 15 tokens"
     tables = {
         "data": {"train": parallel(tmp_path), "pairs": True},
         "model": {**far, "preset": "conv-pairs", "encoder_layers": 2},
     }
     made = plan(Settings().changed(tables, "test"))
-    assert made.data["sees"] == "the last 15 tokens of a target, 7 around each one of a source"
-    assert "sees" not in plan(settings(train)).data
+    assert (
+        family_of(made.config).facts(made)["sees"]
+        == "the last 15 tokens of a target, 7 around each one of a source"
+    )
+    assert not family_of((other := plan(settings(train))).config).facts(other)

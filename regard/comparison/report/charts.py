@@ -12,18 +12,12 @@ from regard.comparison.results import Line
 from regard.inspection.drawing import svg
 from regard.terminal import cut, literal
 
-# Okabe and Ito's colours, told apart by the colour-blind, without yellow.
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#b8578f", "#c98500", "#3b9bd6", "#444444")
 MARKS = {"o": "●", "s": "■", "^": "▲", "D": "◆", "P": "✚"}  # matplotlib's names, and in text
-INK, SOFT, RULE, CARD = "#1c2330", "#5a6475", "#dfe3ea", "#f7f8fa"
-# In the page each colour is a variable of its style sheet, which is brighter in the dark.
-VARIABLES = {
-    **{colour: f"var(--c{i})" for i, colour in enumerate(COLOURS)},
-    INK: "var(--ink)",
-    SOFT: "var(--soft)",
-    RULE: "var(--rule)",
-    CARD: "var(--card)",
-}
+MODELS = 7  # colours of models; from there on they come round, with other marks
+# Colours are variables of the page's style sheet. Matplotlib draws with a number for each.
+VARIABLES = (*(f"--c{i}" for i in range(MODELS)), "--ink", "--soft", "--rule", "--card")
+NUMBERED = tuple(f"#c000{i:02x}" for i in range(len(VARIABLES)))
+INK, SOFT, RULE, CARD = NUMBERED[MODELS:]
 WIDTH, HEIGHT = 7.2, 4.1  # inches, 72 units of the SVG each
 NAME = 24  # characters of a model's name in a chart
 MANY = 24  # points of a line: from there on they are small
@@ -172,7 +166,7 @@ def dots(title: str, rows: Sequence[tuple[str, int, Sequence[float], float]], x:
 
 def _look(number: int) -> dict[str, Any]:
     """A model's mark in its colour."""
-    marker, colour = list(MARKS)[number % len(MARKS)], COLOURS[number % len(COLOURS)]
+    marker, colour = list(MARKS)[number % len(MARKS)], NUMBERED[number % MODELS]
     return {"marker": marker, "color": colour, "linestyle": "none"}
 
 
@@ -182,9 +176,8 @@ def _inline(document: str, title: str, names: Sequence[str], words: Sequence[Seq
     Those who cannot see it are told where each line begins and ends.
     """
     bare = re.sub(r' xmlns(:\w+)?="[^"]*"', "", document).replace("xlink:", "")  # HTML needs none
-    root = ElementTree.fromstring(
-        re.sub("#[0-9a-f]{6}", lambda found: VARIABLES.get(found[0], found[0]), bare)
-    )
+    coloured = re.sub("#c000(0[0-9a])", lambda found: f"var({VARIABLES[int(found[1], 16)]})", bare)
+    root = ElementTree.fromstring(coloured)
     groups = {group.attrib.pop("id", ""): group for group in root.iter("g")}
     for i, (name, each) in enumerate(zip(names, words, strict=True)):
         for dot, word in zip(groups[f"dots {i}"].iter("use"), each, strict=True):

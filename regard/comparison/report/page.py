@@ -11,7 +11,7 @@ from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
-from regard.comparison.report.charts import COLOURS, MARKS, Axis, Figure, Series, chart, dots
+from regard.comparison.report.charts import MARKS, MODELS, Axis, Figure, Series, chart, dots
 from regard.comparison.report.summary import named, summary
 from regard.comparison.results import Comparison, Line, Result, Spread
 from regard.formats import count, duration, rate
@@ -56,7 +56,7 @@ def page(comparison: Comparison) -> str:
     html = _template().render(
         comparison=comparison,
         summary=summary(comparison),
-        colour={name: f"c{i % len(COLOURS)}" for i, name in enumerate(names)},
+        colour={name: f"c{i % MODELS}" for i, name in enumerate(names)},
         mark={name: list(MARKS.values())[i % len(MARKS)] for i, name in enumerate(names)},
         quality=_quality(comparison),
         speed=_speed(comparison),

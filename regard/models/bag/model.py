@@ -76,6 +76,14 @@ class LabelState(BaseState):
         self.memory = SEVERAL
 
 
+class Words(nn.Embedding):
+    """The first layer."""
+
+    def forward(self, source: Tensor, weights: Tensor) -> Tensor:  # type: ignore[override]
+        """source and weights (rows, positions) -> the weighted sum of their rows, (rows, width)."""
+        return F.embedding_bag(source, self.weight, per_sample_weights=weights, mode="sum")
+
+
 class Bag(SequenceModule):
     """A linear classifier or a perceptron over the words of a source."""
 
@@ -85,7 +93,7 @@ class Bag(SequenceModule):
         hidden = [config.width] * config.layers
         first, *others = [*hidden, config.vocabulary]
         # The first layer's weights, transposed: its product with a bag is a mean of some rows.
-        self.words = nn.Embedding(config.source_vocabulary or config.vocabulary, first)
+        self.words = Words(config.source_vocabulary or config.vocabulary, first)
         self.bias = nn.Parameter(torch.zeros(first))
         self.layers = nn.ModuleList(Linear(a, b) for a, b in zip(hidden, others, strict=True))
         if not hidden:  # no symmetry to break, and no label has an advantage
@@ -109,8 +117,7 @@ class Bag(SequenceModule):
         if not source.shape[1]:  # an empty bag, for which the kernel has no case
             source = source.new_zeros(len(source), 1)
         weights = bag_weights(source, lengths, self.words.weight.dtype)
-        x = F.embedding_bag(source, self.words.weight, per_sample_weights=weights, mode="sum")
-        x = x + self.bias  # (rows, width or vocabulary)
+        x = self.words(source, weights) + self.bias  # (rows, width or vocabulary)
         for layer in self.layers:
             x = dropout(F.relu(x), self.config.dropout, self.training)
             x = layer(x)

@@ -166,7 +166,7 @@ class Convolution(Network):
         x, joined = self._pass(tokens, memory, held)
         if held is not None:
             held.take(joined, [new] * rows if counts is None else counts.tolist())
-        return self.head.norm(x)
+        return self.head.norm(x) if isinstance(self.head, Head) else x
 
     def start(
         self, batch_size: int, capacity: int, *, return_attention: bool = False

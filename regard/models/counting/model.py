@@ -14,6 +14,7 @@ from torch import Tensor
 from regard.errors import RegardError
 from regard.models.counting.config import NGramConfig
 from regard.models.counting.estimate import Level, Table
+from regard.models.counting.table import Tried
 from regard.models.masks import Mask, whole_numbers
 from regard.models.network import SequenceModule
 from regard.models.protocol import BaseState, Memory, State, forgotten
@@ -128,6 +129,25 @@ class NGram(SequenceModule):
             if held is not None:
                 held.take(row, text[:count])
         return torch.from_numpy(logits).to(tokens.device)
+
+    def explain(
+        self,
+        tokens: Tensor,
+        memory: Memory | None = None,
+        state: State | None = None,
+        *,
+        lengths: Tensor | Sequence[int] | None = None,
+        **_: object,
+    ) -> list[list[tuple[Tried, ...]]]:
+        """What a recording keeps of a call that is over: of each row's tokens, how they came."""
+        rows, new = tokens.shape
+        real = [new] * rows if lengths is None else whole_numbers(lengths, "lengths").tolist()
+        found = []
+        for row, (given, count) in enumerate(zip(tokens.tolist(), real, strict=True)):
+            text = state.texts[row] if isinstance(state, LastTokens) else given[:count]
+            places = range(len(text) - count, len(text))
+            found.append([self.table.back_off(text[:place], text[place]) for place in places])
+        return found
 
     def logprobs(self, rows: Sequence[Sequence[int]]) -> list[list[float]]:
         """Of each token of rows that start with `begin`, which itself is left out."""

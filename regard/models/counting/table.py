@@ -28,6 +28,15 @@ class Level:
 
 
 @dataclass(frozen=True)
+class Tried:
+    """An n-gram that was asked for a token's probability, on the way from the longest."""
+
+    tokens: tuple[int, ...]
+    known: bool  # it answered; else the next one is a token shorter
+    logprob: float  # what it answered, or what its context gives those that are shorter
+
+
+@dataclass(frozen=True)
 class Table:
     """An estimated model: one level for each length from 1 to its order."""
 
@@ -58,9 +67,7 @@ class Table:
 
     def following(self, context: Sequence[int]) -> np.ndarray:
         """The log-probabilities (vocabulary,) of all tokens behind a context, back to `begin`."""
-        reach = list(context)[max(0, len(context) - self.order + 1) :]
-        if self.begin in reach:  # nothing is known of what stood before a beginning
-            reach = reach[len(reach) - 1 - reach[::-1].index(self.begin) :]
+        reach = self._reach(context)
         found = self.levels[0].logprobs.astype(np.float64)
         for size in range(1, len(reach) + 1):
             place = self.place(reach[len(reach) - size :])
@@ -72,6 +79,28 @@ class Table:
             low, high = np.searchsorted(level.keys, [first, first + self.vocabulary])
             found[level.keys[low:high] - first] = level.logprobs[low:high]
         return found
+
+    def back_off(self, context: Sequence[int], token: int) -> tuple[Tried, ...]:
+        """The way to a token's log-probability behind a context, which is the sum along it."""
+        reach, way = self._reach(context), []
+        for size in range(len(reach), -1, -1):
+            before = reach[len(reach) - size :]
+            place = self.place([*before, token])
+            if place >= 0:
+                logprob = float(self.levels[size].logprobs[place])
+                way.append(Tried((*before, token), True, logprob))
+                break
+            there = self.place(before)
+            given = self.unseen if there < 0 else float(self.levels[size - 1].backoffs[there])
+            way.append(Tried((*before, token), False, given))
+        return tuple(way)
+
+    def _reach(self, context: Sequence[int]) -> list[int]:
+        """The tokens before that matter."""
+        reach = list(context)[max(0, len(context) - self.order + 1) :]
+        if self.begin in reach:  # nothing is known of what stood before a beginning
+            reach = reach[len(reach) - 1 - reach[::-1].index(self.begin) :]
+        return reach
 
     def logprobs(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The log-probability of each token (tokens,) given those before it, back to `begin`.

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 from torch import Tensor, nn
 
 from regard.errors import RegardError
-from regard.models.transformer.model import Transformer
+from regard.models.transformer.model import Head, Transformer
 
 M = TypeVar("M", bound=nn.Module)
 Layer = Callable[[Tensor, Tensor | None], nn.Module]
@@ -32,9 +32,10 @@ def converted(module: M, layer: Layer, *, keep: bool = True) -> M:
         numbers = [x for part in linears for x in (part.weight, part.bias) if x is not None]
         module = deepcopy(module, {id(x): x for x in numbers})
     made = _replaced(module, layer).requires_grad_(False).eval()
-    if isinstance(made, Transformer) and made.head.kind != "none" and made.head.project is None:
-        made.head.project = layer(made.embed.tokens.weight, made.head.bias)
-        made.head.bias = None
+    head = getattr(made, "head", None)
+    if isinstance(head, Head) and head.kind != "none" and head.project is None:
+        assert isinstance(made, Transformer)
+        head.project, head.bias = layer(made.embed.tokens.weight, head.bias), None
     return made
 
 

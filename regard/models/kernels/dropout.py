@@ -25,7 +25,7 @@ def dropout(x: Tensor, share: float, training: bool = True) -> Tensor:
         return x
     hidden = round(share * DRAWS)
     quick = x.device.type == "cpu" and x.numel() >= FEW and 0 < hidden < DRAWS
-    if PLAIN or not quick or transformed() or _drawn_by_mkl():
+    if PLAIN or not quick or transformed() or drawn_by_mkl():
         return F.dropout(x, share)
     words = torch.empty(-(-x.numel() // 4), dtype=torch.int64, device=x.device)
     draws = words.random_(WORDS, None).view(torch.int16)[: x.numel()].view(x.shape)
@@ -34,7 +34,8 @@ def dropout(x: Tensor, share: float, training: bool = True) -> Tensor:
 
 
 @cache
-def _drawn_by_mkl() -> bool:
+def drawn_by_mkl() -> bool:
+    """Whether torch has a quick way of its own here."""
     return torch.backends.mkl.is_available() and "GenuineIntel" in processor()
 
 

@@ -164,11 +164,11 @@ def _largest(x: Tensor) -> Tensor:
 def _product_on_gpus(x: Tensor) -> Callable[..., Tensor] | None:
     """The kernel for x (..., in) on a GPU, where there is one and it pays."""
     few = 0 < x.numel() <= MOST_VECTORS * x.shape[-1] and not PLAIN
-    return _fused() if few and x.dtype in KERNEL_TYPES and not x.is_meta else None
+    return fused() if few and x.dtype in KERNEL_TYPES and not x.is_meta else None
 
 
 @cache
-def _fused() -> Callable[..., Tensor] | None:
+def fused() -> Callable[..., Tensor] | None:
     """The kernel, if Triton is there and what it builds computes what it should."""
     try:
         from regard.models.kernels import int8_cuda

@@ -170,8 +170,9 @@ class LinearRecurrence(Network):
         exact = torch.float32 if weight.element_size() < 4 else weight.dtype
         held: list[Tensor] = []
         for _ in self.blocks:
-            held.append(weight.new_zeros(rows, config.kernel - 1, config.width))
-            held.append(weight.new_zeros(rows, 1, config.hidden, dtype=exact))
+            shape = rows, config.kernel - 1, config.width
+            held.append(torch.zeros(shape, dtype=weight.dtype, device=weight.device))
+            held.append(torch.zeros(rows, 1, config.hidden, dtype=exact, device=weight.device))
         return held
 
     def _mine(self, state: State | None, rows: int) -> LastInputs | None:
@@ -201,5 +202,6 @@ def initialise(module: nn.Module) -> None:
         if isinstance(part, GatedRecurrence):
             bias = part.expand.bias[: len(part.expand.bias) // 3]
             low, high = map(math.log, SPANS)
-            spans = torch.linspace(low, high, len(bias), device=bias.device).exp()
+            # On the CPU: of a range on `meta` torch makes its compiler's numbers, for 1.3 s.
+            spans = torch.linspace(low, high, len(bias), device="cpu").exp()
             bias.copy_(-torch.log(spans - 1))  # then z = 1 / span

@@ -52,7 +52,7 @@ def _rightward(a: Tensor, b: Tensor, h: Tensor) -> None:
         one, two = slice(0, n - n % 2, 2), slice(1, n, 2)
         both = torch.addcmul(b[:, two], a[:, two], b[:, one])
         _rightward(a[:, two] * a[:, one], both, h[:, ::2])
-    torch.addcmul(b[:, ::2], a[:, ::2], h[:, :n:2], out=h[:, 1::2])
+    h[:, 1::2] = torch.addcmul(b[:, ::2], a[:, ::2], h[:, :n:2])
 
 
 def _leftward(a: Tensor, b: Tensor, h: Tensor) -> None:
@@ -64,4 +64,4 @@ def _leftward(a: Tensor, b: Tensor, h: Tensor) -> None:
         both = torch.addcmul(b[:, two], a[:, two], b[:, one])
         _leftward(a[:, two] * a[:, one], both, h[:, odd::2])
     rest = slice(1 - odd, n, 2)
-    torch.addcmul(b[:, rest], a[:, rest], h[:, 2 - odd :: 2], out=h[:, rest])
+    h[:, rest] = torch.addcmul(b[:, rest], a[:, rest], h[:, 2 - odd :: 2])

@@ -22,8 +22,6 @@ from regard.models.validation import Lengths, check_room, checked_lengths
 class Recurrent(Network):
     """What both assemblies share."""
 
-    head: Head
-
     def __init__(self, config: RecurrentConfig) -> None:
         super().__init__()
         self.config = config.resolved()

@@ -6,6 +6,7 @@ Bahdanau's, and `Attention` wraps it in projections to heads. It runs the fastes
 right and never builds the weights; a recording tape asks `weigh` for them.
 """
 
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import torch
@@ -14,6 +15,7 @@ from torch.nn import functional as F
 
 from regard.errors import RegardError
 from regard.models.kernels.dropout import dropout
+from regard.models.kernels.hooks import listened
 from regard.models.kernels.linear import Linear
 from regard.models.masks import AttentionMask, Mask, QueryKeyRange, resolve_mask
 from regard.models.transformer.positions import RotaryTables
@@ -70,6 +72,19 @@ class Weights(NamedTuple):
     probabilities: Tensor  # each row sums to 1, or is 0 where nothing is allowed
 
 
+@dataclass(frozen=True, eq=False)
+class Look:
+    """One call of one attention; heads come second where there are any."""
+
+    queries: Tensor  # (rows, heads, queries, width)
+    keys: Tensor  # (rows, kv_heads, keys, width)
+    values: Tensor  # (rows, kv_heads, keys, width)
+    scores: Tensor  # (rows, heads, queries, keys): similarity, before bias and mask
+    bias: Tensor | None  # (rows or 1, heads, queries, keys): what positions added
+    allowed: Tensor  # (rows, heads, queries, keys): the mask, True where the query may see
+    probabilities: Tensor  # (rows, heads, queries, keys)
+
+
 class Attend(nn.Module):
     """Y = softmax(similarity(Q, K) + bias, over what the mask allows) V."""
 
@@ -77,6 +92,7 @@ class Attend(nn.Module):
         super().__init__()
         self.similarity = similarity or ScaledDot()
         self.dropout = dropout
+        self.probabilities = nn.Identity()  # where they can be read and changed
 
     def forward(
         self,
@@ -92,9 +108,9 @@ class Attend(nn.Module):
         """
         overlay = self.overlay(queries, keys, over)
         share = self.dropout if self.training else 0.0
-        if not isinstance(self.similarity, Dot):
-            probabilities = dropout(self.weigh(queries, keys, overlay).probabilities, share)
-            return probabilities.to(values.dtype) @ _repeated(values, queries)
+        if not isinstance(self.similarity, Dot) or self._written_out:
+            found = self.probabilities(self.weigh(queries, keys, overlay).probabilities)
+            return dropout(found, share).to(values.dtype) @ _repeated(values, queries)
         mixed = F.scaled_dot_product_attention(
             queries,
             keys,
@@ -107,6 +123,11 @@ class Attend(nn.Module):
         )
         blind = _shaped(overlay.blind, queries)
         return mixed if blind is None else mixed.masked_fill(blind, 0.0)
+
+    @property
+    def _written_out(self) -> bool:
+        """Whether somebody reads or changes what the kernel does not show."""
+        return listened(self.similarity, self.probabilities)
 
     def weigh(
         self, queries: Tensor, keys: Tensor, over: AttentionMask | Mask | None = None
@@ -124,6 +145,22 @@ class Attend(nn.Module):
         floor = torch.finfo(scores.dtype).min
         probabilities = biased.masked_fill(~allowed, floor).softmax(-1).masked_fill(~allowed, 0.0)
         return Weights(scores, allowed.expand_as(scores), probabilities)
+
+    @torch.no_grad()
+    def explain(
+        self,
+        queries: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        over: AttentionMask | Mask | None = None,
+    ) -> Look:
+        """What a recording keeps of a call, worked out again from what the kernel was given."""
+        overlay = self.overlay(queries, keys, over)
+        weights = self.weigh(queries, keys, overlay)
+        bias = None if overlay.bias is None else overlay.bias.detach()
+        # Copies, since a cache goes on changing the keys and values it lends.
+        q, k, v = (t.detach().clone() for t in (queries, keys, values))
+        return Look(q, k, v, weights.scores, bias, weights.allowed, weights.probabilities)
 
     def overlay(
         self, queries: Tensor, keys: Tensor, over: AttentionMask | Mask | None

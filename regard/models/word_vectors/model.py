@@ -54,6 +54,11 @@ class WordVectors(BaseModel):
         learned[:first] = False
         return learned.nonzero()[:, 0].tolist(), vectors[learned].numpy()
 
+    def forward(self, words: Tensor) -> Tensor:
+        """words (rows, any) -> how well each row of `output` goes with their mean, (rows, rows of
+        `output`): before any softmax, which training replaces."""
+        return self.input[words].mean(1) @ self.output.mT
+
     def vectors(self, layer: Literal["input", "output"] = "input") -> Tensor:
         """A vector for each word (vocabulary, width): the embedding matrix E, transposed.
 

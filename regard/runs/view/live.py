@@ -1,30 +1,40 @@
-"""What a person sees while a model trains: a panel that updates in place, or plain lines."""
+"""The view of a run for a person: a panel that updates in place, or plain lines."""
 
 import math
 import time
+from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
-from types import TracebackType
 from typing import Any, NamedTuple
 
-from rich.console import Console, Group
+from rich.columns import Columns
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.panel import Panel
-from rich.progress_bar import ProgressBar
-from rich.table import Table
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskProgressColumn,
+    TextColumn,
+)
 from rich.text import Text
 
 from regard.formats import count, decimals, duration, percent, rate, size
-from regard.runs.view.sparkline import History, mean, sparkline
+from regard.runs.view.sparkline import mean, sparkline
 from regard.storage.event_log import Sink
-from regard.terminal import literal, message
+from regard.terminal import in_one_line, literal, message
 
 PLAIN_WIDTH = 119  # characters in a line of the plain view
-PANEL_HEIGHT = 16
 CELL_WIDTH = 26  # at least, for a name and its value in the panel: two fit 60 columns
 GAP = 3  # between cells
+CURVE, SAMPLE = 2, 4  # lines of the panel
+SMOOTHED = 20  # steps whose mean loss is shown
 REFRESH_SECONDS = 0.25
-TOLD = ("counted", "vectors", "warning", "resume", "fault", "back", "cost")  # for people
+MESSAGES = ("counted", "vectors", "warning", "resume", "fault", "back", "cost")  # for people
+
+Event = Mapping[str, Any]
 
 
 def view(console: Console, every: int) -> Sink:
@@ -33,100 +43,105 @@ def view(console: Console, every: int) -> Sink:
     return LiveView(console) if console.is_terminal and drawable else PlainView(console, every)
 
 
-# What an event's numbers are called
+# The numbers of an event
 
 
 class Metric(NamedTuple):
-    """A number of an event: its name in the panel, its words in a plain line."""
+    """A number of an event: its words in a plain line, its name in the panel."""
 
     key: str
-    name: str
     words: str
-    shown: Callable[[float], str]
+    shown: Callable[[Any], str]
+    name: str = ""
 
 
-LOSS = Metric("loss", "loss, smoothed", "loss {:>8}", decimals(4))
+LOSS = Metric("loss", "loss {:>8}", decimals(4), "loss, smoothed")
 # "valid" and its digits stand below "loss" and its digits.
-VALID = Metric("loss", "validation", "valid {:>7}", decimals(4))
+VALID = Metric("loss", "valid {:>7}", decimals(4), "validation")
 PACE = (  # the most wanted first
-    Metric("learning_rate", "learning rate", "lr {}", "{:.1e}".format),
-    Metric("gradient_norm", "gradient norm", "norm {:>4}", decimals(2)),
-    Metric("tokens_per_second", "tokens/s", "{:>6} tok/s", rate),
-    Metric("share_of_peak", "share of peak", "{:>4} of peak", percent),
-    Metric("memory", "memory", "{:>7}", size),
-    Metric("seconds_left", "time left", "left {:<8}", duration),
-    Metric("epoch", "epoch", "epoch {}", decimals(2)),
-    Metric("padding", "padding", "padding {}", percent),
-    Metric("tokens", "tokens", "{} tokens", count),
+    Metric("learning_rate", "lr {}", "{:.1e}".format, "learning rate"),
+    Metric("gradient_norm", "norm {:>4}", decimals(2), "gradient norm"),
+    Metric("tokens_per_second", "{:>6} tok/s", rate, "tokens/s"),
+    Metric("share_of_peak", "{:>4} of peak", percent, "share of peak"),
+    Metric("memory", "{:>7}", size, "memory"),
+    Metric("seconds_left", "left {:<8}", duration),
+    Metric("epoch", "epoch {}", decimals(2), "epoch"),
+    Metric("padding", "padding {}", percent, "padding"),
+    Metric("tokens", "{} tokens", count, "tokens"),
 )
-BLEU = Metric("bleu", "BLEU", "BLEU {}", decimals(1))
+BLEU = Metric("bleu", "BLEU {}", decimals(1), "BLEU")
 QUALITY = (
-    Metric("perplexity", "perplexity", "ppl {:>6}", decimals(2)),
-    Metric("bits_per_byte", "bits/byte", "bits/byte {}", decimals(4)),
-    Metric("accuracy", "accuracy", "accuracy {}", partial(percent, digits=3)),
-    Metric("exact", "exact", "exact {}", partial(percent, digits=3)),
+    Metric("perplexity", "ppl {:>6}", decimals(2), "perplexity"),
+    Metric("bits_per_byte", "bits/byte {}", decimals(4), "bits/byte"),
+    Metric("accuracy", "accuracy {}", partial(percent, digits=3), "accuracy"),
+    Metric("exact", "exact {}", partial(percent, digits=3), "exact"),
     BLEU,
-    Metric("chrf", "chrF", "chrF {}", decimals(1)),
+    Metric("chrf", "chrF {}", decimals(1), "chrF"),
+)
+COUNTED = ("parameters", "train_tokens", "valid_tokens")
+OPENING = (  # the lines before the first step; a phrase is left out if its number is missing
+    ("{run}",),
+    ("{model}", "{parameters} parameters", "objective {objective}"),
+    ("{train_tokens} tokens to train on", "{valid_tokens} to validate on"),
+    (
+        "{steps:,} steps",
+        "{tokens_per_step:,} tokens each",
+        "{rows:,} rows at once",
+        "accumulated {accumulation:,}×",
+    ),
+    ("{device}", "{precision}"),
+    ("peak: {peak}",),
 )
 
 
-def present(metrics: Sequence[Metric], event: Mapping[str, Any]) -> Iterator[tuple[Metric, str]]:
+def present(metrics: Sequence[Metric], event: Event) -> Iterator[tuple[Metric, str]]:
     """The metrics that the event has, each with its number as text."""
     for metric in metrics:
         if event.get(metric.key) is not None:
             yield metric, metric.shown(event[metric.key])
 
 
-def opening(event: Mapping[str, Any]) -> list[str]:
-    """What is going to be trained, on what, in a few lines."""
-
-    def phrase(words: str, **shown: Callable[[Any], str]) -> str:
-        if any(event.get(key) is None for key in shown):
-            return ""
-        return words.format(**{key: show(event[key]) for key, show in shown.items()})
-
-    lines = (
-        (phrase("{run}", run=str),),
-        (
-            phrase("{model}", model=str),
-            phrase("{parameters} parameters", parameters=count),
-            phrase("objective {objective}", objective=str),
-        ),
-        (
-            phrase("{train_tokens} tokens to train on", train_tokens=count),
-            phrase("{valid_tokens} to validate on", valid_tokens=count),
-        ),
-        (
-            phrase("{steps} steps", steps="{:,}".format),
-            phrase("{tokens_per_step} tokens each", tokens_per_step="{:,}".format),
-            phrase("{rows} rows at once", rows="{:,}".format),
-            phrase("accumulated {accumulation}×", accumulation="{:,}".format),
-        ),
-        (phrase("{device}", device=str), phrase("{precision}", precision=str)),
-        (phrase("peak: {peak}", peak=str),),
-    )
-    return [", ".join(filter(None, line)) for line in lines if any(line)]
+def in_words(metrics: Sequence[Metric], event: Event) -> list[str]:
+    return [metric.words.format(shown) for metric, shown in present(metrics, event)]
 
 
-def closing(event: Mapping[str, Any]) -> str:
-    """How it ended: why, when, and the best it reached."""
+def opening(event: Event) -> list[str]:
+    """The model, its data and its steps, in a few lines."""
+    known = {key: value for key, value in event.items() if value is not None}
+    known |= {key: count(known[key]) for key in COUNTED if key in known}
+    lines: list[list[str]] = [[] for _ in OPENING]
+    for line, phrases in zip(lines, OPENING, strict=True):
+        for phrase in phrases:
+            with suppress(KeyError):
+                line.append(phrase.format_map(known))
+    return [", ".join(line) for line in lines if line]
+
+
+def closing(event: Event) -> str:
+    """The reason of the end, when it came, and the best that was reached."""
     words = f"{event.get('reason', 'ended')} at step {event.get('step', '?')}"
     if event.get("seconds") is not None:
         words += f" after {duration(event['seconds'])}"
-    if best := best_of(event):
-        words += f", best {best}"
+    loss = event.get("best_loss", math.inf)
+    if event.get("best_bleu") is not None or math.isfinite(loss):
+        best = [Metric("best_bleu", "BLEU {}", BLEU.shown)]
+        best += [Metric("best_loss", "validation loss {}", LOSS.shown)]
+        words += f", best {in_words(best, event)[0]}"
         words += f" at step {event['best_step']}" if event.get("best_step") is not None else ""
     if event.get("tokens_per_second") is not None:
         words += f", {rate(event['tokens_per_second'])} tok/s"
     return words
 
 
-def best_of(event: Mapping[str, Any]) -> str:
-    """The best that a run reached, by its loss or by what it wrote; nothing if there is none."""
-    if event.get("best_bleu") is not None:
-        return f"BLEU {BLEU.shown(event['best_bleu'])}"
-    loss = event.get("best_loss", math.inf)
-    return f"validation loss {LOSS.shown(loss)}" if math.isfinite(loss) else ""
+def sample(event: Event, encoding: str) -> dict[str, str]:
+    """The parts of a sample, spelled out: what was given, what was written, what was right."""
+    names = ("prompt", "text", "source", "written", "target")
+    return {name: literal(event[name], encoding) for name in names if event.get(name) is not None}
+
+
+def judged_by(validation: Event) -> Metric:
+    """The loss, or BLEU where validations judge what a model writes."""
+    return VALID if validation.get("loss") is not None else BLEU
 
 
 # One line after another
@@ -141,25 +156,28 @@ class PlainView(Sink):
         self.steps: int | None = None
         self._printed: int | None = None
 
-    def write(self, event: Mapping[str, Any]) -> None:
+    def write(self, event: Event) -> None:
         kind = event["event"]
         if kind == "start":
             self.steps = event.get("steps")
             for line in opening(event):
                 self._print(line)
         elif kind == "step":
-            self._step(event)
+            if self._is_due(event.get("step", 0)):
+                self._print(_fitting([self._place(event), *in_words((LOSS, *PACE), event)]))
         elif kind == "validation":
             best = " best" if event.get("best") else "     "
-            judged = VALID if event.get("loss") is not None else BLEU
             parts = [
-                m.words.format(shown) + best * (m is judged)
-                for m, shown in present((VALID, *QUALITY), event)
+                metric.words.format(shown) + best * (metric is judged_by(event))
+                for metric, shown in present((VALID, *QUALITY), event)
             ]
             self._print(_fitting([self._place(event), *parts]))
         elif kind == "sample":
-            self._sample(event)
-        elif kind in TOLD:
+            self._print(self._place(event), "sample")
+            for name, text in sample(event, self.console.encoding).items():
+                for i, part in enumerate(Text(text).wrap(self.console, PLAIN_WIDTH - 12)):
+                    self._print(f"    {'' if i else name:<8}{part.plain}")
+        elif kind in MESSAGES:
             self._print(self._place(event), f"{kind}: {message(event.get('message', ''))}")
         elif kind == "checkpoint":
             self._print(self._place(event), f"saved {event.get('path', '')}")
@@ -169,29 +187,15 @@ class PlainView(Sink):
     def close(self) -> None:
         """Nothing is held back."""
 
-    def _step(self, event: Mapping[str, Any]) -> None:
-        step = event.get("step", 0)
-        turn = step // self.every
-        if turn == self._printed and step != self.steps:
-            return
-        self._printed = turn
-        parts = [metric.words.format(shown) for metric, shown in present((LOSS, *PACE), event)]
-        self._print(_fitting([self._place(event), *parts]))
+    def _is_due(self, step: int) -> bool:
+        before, self._printed = self._printed, step // self.every
+        return before != self._printed or step == self.steps
 
-    def _place(self, event: Mapping[str, Any]) -> str:
+    def _place(self, event: Event) -> str:
         if event.get("step") is None:
             return ""
         total = f"/{self.steps}" if self.steps is not None else ""
         return f"step {event['step']:>{max(len(total) - 1, 5)}}{total}"
-
-    def _sample(self, event: Mapping[str, Any]) -> None:
-        self._print(self._place(event), "sample")
-        for name in ("prompt", "text", "source", "written", "target"):
-            if event.get(name) is None:
-                continue
-            text = Text(literal(event[name], self.console.encoding))
-            for i, line in enumerate(text.wrap(self.console, PLAIN_WIDTH - 12)):
-                self._print(f"    {'' if i else name:<8}{line.plain}")
 
     def _print(self, *parts: str) -> None:
         words = Text(literal("  ".join(filter(None, parts)), self.console.encoding))
@@ -231,145 +235,105 @@ class LiveView(Sink):
 
     def __init__(self, console: Console) -> None:
         self.console = console
-        self.losses = History()
-        self._recent: list[float] = []
-        self._latest: dict[str, Mapping[str, Any]] = {}  # by kind
-        self._best: Mapping[str, Any] | None = None
+        self.losses = array("d")
+        self._latest: dict[str, Event] = {}  # by kind
+        self._best: Event | None = None
         self._drawn = -math.inf
+        percentage = TaskProgressColumn("{task.percentage:.0f} %", style="default")
+        clock = TextColumn("{task.fields[clock]}")
+        self._bar = Progress(
+            BarColumn(None),
+            TextColumn("step"),
+            MofNCompleteColumn(),
+            percentage,
+            clock,
+            expand=True,
+        )
+        self._task = self._bar.add_task("", total=None, clock="")
         # Drawn by the events, not by a thread: no event changes while it is being drawn.
         self._live = Live(console=console, auto_refresh=False, get_renderable=self._panel)
 
-    def __enter__(self) -> "LiveView":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def write(self, event: Mapping[str, Any]) -> None:
+    def write(self, event: Event) -> None:
         kind = event["event"]
         self._latest[kind] = event
         if kind == "start":
             for line in opening(event):
                 self.console.print(Text(literal(line)))
         elif kind == "step" and event.get("loss") is not None:
-            self.losses.add(event["loss"])
-            self._recent = [*self._recent[-19:], event["loss"]]
+            self.losses.append(event["loss"])
         elif kind == "validation" and event.get("best"):
             self._best = event
-        elif kind in TOLD:
-            words = f"{kind}: {message(event.get('message', ''))}"
-            self.console.print(Text(words, "yellow"))
+        elif kind in MESSAGES:
+            self.console.print(Text(f"{kind}: {message(event.get('message', ''))}", "yellow"))
         self._live.start()
         if kind != "step" or time.monotonic() - self._drawn > REFRESH_SECONDS:
             self._drawn = time.monotonic()
             self._live.refresh()
 
     def close(self) -> None:
-        """Draw the last state, leave it there, and give the terminal back."""
+        """Draw the last state, leave it there, and print how it ended below."""
         self._live.stop()
+        if end := self._latest.pop("end", None):
+            self.console.print(Text(literal(closing(end))))
 
     def _panel(self) -> Panel:
         width = self.console.width - 4  # inside of the border and a space on either side
-        cells = list(self._cells())
         columns = max(1, (width + GAP) // (CELL_WIDTH + GAP))
-        rows = math.ceil(len(cells) / columns)
-        room = PANEL_HEIGHT - 3 - rows  # for the curve and the sample
-        curve = sparkline(self.losses.cells, width, height=min(2, max(1, room - 3)))
-        lines: list[Any] = [self._progress(), *_in_columns(cells, columns, width)]
-        lines += [Text(line, "blue") for line in curve]
-        lines += self._sample(width, max(0, min(4, room - len(curve))))
-        return Panel(
-            Group(*lines),
-            title=_title(literal(self._latest.get("start", {}).get("run", "training"))),
-            subtitle=_title(self._news()),
-            width=self.console.width,
-            border_style="dim",
-        )
+        each = (width - GAP * (columns - 1)) // columns
+        cells = [cell.drawn(each) for cell in self._cells()]
+        lines: list[RenderableType] = [
+            self._progress(),
+            Columns(cells, padding=(0, GAP), column_first=True),
+            *(Text(line, "blue") for line in sparkline(self.losses, width, CURVE)),
+            *self._sample(width),
+        ]
+        run = in_one_line(self._latest.get("start", {}).get("run", "training"))
+        path = self._latest.get("checkpoint", {}).get("path")
+        saved = Text(f"saved {in_one_line(path)}") if path else None
+        return Panel(Group(*lines), title=Text(run), subtitle=saved, border_style="dim")
 
-    def _progress(self) -> Table:
-        start, last = self._latest.get("start", {}), self._latest.get("step", {})
-        end = self._latest.get("end", {})
-        step, steps = end.get("step", last.get("step", 0)), start.get("steps")
-        words = f"step {step}"
-        if steps:
-            words += f"/{steps}  {100 * step // steps} %"
-        if end:
-            words += f"  {duration(end['seconds'])}" if end.get("seconds") is not None else ""
-        elif last.get("seconds_left") is not None:
-            words += f"  {duration(last['seconds_left'])} left"
-        grid = Table.grid(expand=True, padding=(0, 1))
-        grid.add_column(ratio=1)
-        grid.add_column(no_wrap=True, justify="right")
-        grid.add_row(ProgressBar(total=steps or 1, completed=step if steps else 0), Text(words))
-        return grid
+    def _progress(self) -> Progress:
+        start, last, end = (self._latest.get(kind, {}) for kind in ("start", "step", "end"))
+        step, left = end.get("step", last.get("step", 0)), last.get("seconds_left")
+        clock = "" if end or left is None else f"{duration(left)} left"
+        self._bar.update(self._task, total=start.get("steps"), completed=step, clock=clock)
+        return self._bar
 
     def _cells(self) -> Iterator[Cell]:
-        """What there is to say in numbers: how good it is, then how fast it goes."""
+        """The numbers there are: of the model's quality, then of the pace."""
         last, validation = self._latest.get("step", {}), self._latest.get("validation", {})
-        if self._recent:
-            now = self._recent[-1]
-            if math.isfinite(now):
-                yield Cell(LOSS.name, LOSS.shown(mean(self._recent)), "bold")
-            else:
-                yield Cell("loss", LOSS.shown(now), "bold red")
-        is_best = bool(validation.get("best"))
-        judged = VALID if validation.get("loss") is not None else BLEU
+        if self.losses and math.isfinite(self.losses[-1]):
+            yield Cell(LOSS.name, LOSS.shown(mean(self.losses[-SMOOTHED:])), "bold")
+        elif self.losses:
+            yield Cell("loss", LOSS.shown(self.losses[-1]), "bold red")
+        judged, is_best = judged_by(validation), bool(validation.get("best"))
         for metric, shown in present((judged,), validation):
-            yield Cell(metric.name, shown + " best" * is_best, "bold green" if is_best else "bold")
+            yield Cell(metric.name, shown + " best" * is_best, "bold" + " green" * is_best)
         if self._best and not is_best:
             best = f"{judged.shown(self._best[judged.key])} at {self._best.get('step', '?')}"
             yield Cell("best", best, "green")
-        pace = [metric for metric in PACE if metric.key != "seconds_left"]  # beside the bar
         beside = [metric for metric in QUALITY if metric is not judged]
-        for metric, shown in (*present(beside, validation), *present(pace, last)):
-            yield Cell(metric.name, shown)
+        for metric, shown in (*present(beside, validation), *present(PACE, last)):
+            if metric.name:  # the time left stands beside the bar
+                yield Cell(metric.name, shown)
 
-    def _sample(self, width: int, height: int) -> list[Text]:
-        sample = self._latest.get("sample", {})
-        if sample.get("text") is not None:
-            prompt, text = literal(sample.get("prompt") or ""), literal(sample["text"])
-            whole = Text(prompt, "bold").append(text.removeprefix(prompt), "not bold italic")
-            lines = list(whole.wrap(self.console, width))
-            if height and len(lines) > height:
-                lines[height - 1].append(" …")
+    def _sample(self, width: int) -> list[Text]:
+        """A text after its prompt, or a line for each side of a pair."""
+        parts = sample(self._latest.get("sample", {}), "utf-8")
+        if "text" in parts:
+            prompt = parts.get("prompt", "")
+            text = Text(prompt, "bold").append(
+                parts["text"].removeprefix(prompt), "not bold italic"
+            )
+            lines = [*text.wrap(self.console, width)]
+            if len(lines) > SAMPLE:
+                lines[SAMPLE - 1].append(" …")
         else:
             lines = [
-                Text(f"{name:<8}", "dim").append(
-                    " ".join(literal(sample[name]).split("\n")), "not dim"
-                )
-                for name in ("source", "written", "target")
-                if sample.get(name) is not None
+                Text(f"{name:<8}", "dim").append(" ".join(text.split("\n")), "not dim")
+                for name, text in parts.items()
             ]
         for line in lines:
             line.rstrip()
             line.truncate(width, overflow="ellipsis")
-        return lines[:height]
-
-    def _news(self) -> str:
-        if "end" in self._latest:
-            end = self._latest["end"]
-            best = best_of(end)
-            words = f", best {best.removeprefix('validation loss ')}" if best else ""
-            words += f" at step {end['best_step']}" if words and end.get("best_step") else ""
-            return f"{end.get('reason', 'ended')}{words}"
-        path = self._latest.get("checkpoint", {}).get("path")
-        return f"saved {literal(path)}" if path else ""
-
-
-def _title(words: str) -> Text | None:
-    return Text(words.replace("\n", " ")) if words else None
-
-
-def _in_columns(cells: Sequence[Cell], columns: int, width: int) -> Iterator[Text]:
-    """Lines of cells, to be read downwards."""
-    rows = math.ceil(len(cells) / columns)
-    each = (width - GAP * (columns - 1)) // columns
-    for row in range(rows):
-        line = Text(" " * GAP).join(cell.drawn(each) for cell in cells[row::rows])
-        line.truncate(width, overflow="ellipsis")
-        yield line
+        return lines[:SAMPLE]
