@@ -1,7 +1,7 @@
 """The pages say only what runs and what exists."""
 
 import re
-from dataclasses import fields, is_dataclass
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -16,10 +16,7 @@ from regard.runs import recipes
 ROOT = Path(__file__).parent.parent
 GUIDE = sorted(f"docs/guide/{page.name}" for page in (ROOT / "docs/guide").glob("*.md"))
 PAGES = ["README.md", "CONTRIBUTING.md", "docs/guide.md", "docs/map.md", *GUIDE]
-OTHERS = {
-    "model": {"safetensors", "arpa", "generate", "start"},
-    "tokenizer": {"json"},
-}  # no settings
+NO_SETTINGS = {"md", "safetensors", "arpa", "json", "generate"}  # as in model.safetensors
 
 
 def read(name):
@@ -94,24 +91,35 @@ def test_every_command_and_option_shown_exists(page):
         assert typed <= options(name), (name, typed - options(name))
 
 
+@pytest.mark.parametrize("page", PAGES)
+def test_every_option_that_a_sentence_names_exists(page):
+    sentences = re.sub(r"^ {4}.*$", "", prose(page), flags=re.M)
+    known = set().union(*map(options, COMMANDS))
+    assert set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*", sentences)) <= known
+
+
 def test_commands_are_found_on_the_pages():
     assert len(commands("README.md")) > 5
     assert {name for page in GUIDE for name, *_ in commands(page)} == set(COMMANDS)
 
 
-@pytest.mark.parametrize("page", GUIDE)
-def test_every_setting_named_exists(page):
+def settings_known(former):
+    """Each table's keys; of a model those of every family, with `former` the former names too."""
     settings = Settings()
-    known = {f.name: set() for f in fields(settings)} | OTHERS
-    for table in known:
-        section = getattr(settings, table)
-        known[table] = known[table] | {f.name for f in fields(section) if is_dataclass(section)}
-        if page.endswith("settings.md"):
-            known[table] |= FORMER.get(table, {}).keys()
+    known = {f.name: {g.name for g in fields(getattr(settings, f.name))} for f in fields(settings)}
     for family in FAMILIES:
         known["model"] |= {f.name for f in fields(defaults(family))}
-    for table, key in re.findall(r"(?<![\w./])(\w+)\.([a-z_]+\w*)", prose(page)):
-        assert table not in known or key in known[table], f"{table}.{key}"
+    return {
+        table: keys | set(FORMER.get(table, ()) if former else ()) for table, keys in known.items()
+    }
+
+
+@pytest.mark.parametrize("page", GUIDE)
+def test_every_setting_named_exists(page):
+    known = settings_known(former=page.endswith("settings.md"))
+    for table, key in re.findall(r"(?<![\w./])(\w+)\.([a-z_]\w*)", prose(page)):
+        fine = table not in known or key in known[table] | NO_SETTINGS
+        assert fine, f"{table}.{key}"
 
 
 @pytest.mark.parametrize("page", PAGES)
