@@ -17,10 +17,10 @@ from typing import Any
 import torch
 from measure import machine
 
-from regard.cost import jobs, measured
-from regard.cost.device.ceilings import Device, device_named
-from regard.cost.jobs import Shape
-from regard.cost.predict import predicted
+from regard.costs import jobs, measured
+from regard.costs.device.ceilings import Device, device_named
+from regard.costs.jobs import Shape
+from regard.costs.predict import predicted
 from regard.models.config import ModelConfig
 from regard.models.construction import usable
 from regard.models.recurrent.config import RecurrentConfig

@@ -29,6 +29,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
 import regard
 from regard.cli import COMMANDS, main
@@ -85,8 +86,10 @@ def entered(*words: str, start: Callable[[Callable[[], None]], Any] | None = Non
 
 
 def at_first_step(end: Callable[[], None]) -> Any:
-    """Call `end` when an optimizer has stepped."""
-    return register_optimizer_step_post_hook(lambda *_: end())
+    """Call `end` when an optimizer has stepped; in a step that is traced no arithmetic is done."""
+    return register_optimizer_step_post_hook(
+        lambda *_: None if is_in_torch_dispatch_mode() else end()
+    )
 
 
 @contextmanager

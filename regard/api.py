@@ -20,7 +20,7 @@ from regard.comparison.compare_runs import Comparing
 from regard.comparison.report.write import REPORT, write_report
 from regard.comparison.request import BUDGET, CompareRequest
 from regard.comparison.results import Comparison
-from regard.cost.report import Report
+from regard.costs.report import Report
 from regard.data.progress import Progress
 from regard.decoding.settings import Beam
 from regard.errors import RegardError

@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.text import Text
 
 from regard.commands.arguments import check_writable
-from regard.cost.device.calibrate import calibrate
-from regard.cost.device.ceilings import COPY, measured_folder
+from regard.costs.device.calibrate import calibrate
+from regard.costs.device.ceilings import COPY, measured_folder
 from regard.errors import RegardError
 from regard.runs.plan import device_for
 from regard.runs.run_folder import check_place

@@ -12,9 +12,9 @@ from rich.table import Table
 from rich.text import Text
 
 from regard.commands.arguments import check_writable
-from regard.cost.device.roofline import roofline
-from regard.cost.lecture_table import markdown, sections
-from regard.cost.report import Asked, Report, advice
+from regard.costs.device.roofline import roofline
+from regard.costs.lecture_table import markdown, sections
+from regard.costs.report import Asked, Report, advice
 from regard.errors import Problems
 from regard.formats import moment
 from regard.runs.cost_request import CostRequest, many

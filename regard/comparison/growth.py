@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regard.cost import jobs
-from regard.cost.jobs import Counted, Shape
-from regard.cost.trace.fake_device import Kind
+from regard.costs import jobs
+from regard.costs.jobs import Counted, Shape
+from regard.costs.trace.fake_device import Kind
 from regard.errors import RegardError
 from regard.models.config import ModelConfig
 from regard.models.kernels.attention import any_shape

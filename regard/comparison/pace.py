@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch
 
-from regard.cost.jobs import Shape
+from regard.costs.jobs import Shape
 from regard.families.plan import Plan
 from regard.training.job import recompute
 from regard.training.meter import shape

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from regard.cost.report import Asked, Report, report
+from regard.costs.report import Asked, Report, report
 from regard.errors import Problems, RegardError
 from regard.families.plan import Plan, PreparedData
 from regard.families.resolve import resolve

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from regard.cost.step_traces import StepTraces
+from regard.costs.step_traces import StepTraces
 from regard.data.batch import Feed
 from regard.families.settings import Settings
 from regard.models.config import ModelConfig

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import torch
 
-from regard.cost.jobs import Shape
-from regard.cost.step_traces import UNCOUNTED, StepTraces
+from regard.costs.jobs import Shape
+from regard.costs.step_traces import UNCOUNTED, StepTraces
 from regard.data.batch import Feed
 from regard.errors import RegardError
 from regard.families.plan import Plan, PreparedData

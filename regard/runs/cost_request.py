@@ -4,10 +4,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from regard.cost.device.ceilings import Device, device_named
-from regard.cost.in_parts import in_parts
-from regard.cost.jobs import Shape
-from regard.cost.report import Asked, Report, Work, report
+from regard.costs.device.ceilings import Device, device_named
+from regard.costs.in_parts import in_parts
+from regard.costs.jobs import Shape
+from regard.costs.report import Asked, Report, Work, report
 from regard.errors import Problems, RegardError
 from regard.families.registry import family_of
 from regard.families.settings import Settings

@@ -9,13 +9,13 @@ from typing import Any
 
 import torch
 
-from regard.cost.device.ceilings import device_named
-from regard.cost.in_parts import in_parts
-from regard.cost.jobs import Counted, Model, Shape
-from regard.cost.predict import step_seconds
-from regard.cost.report import Asked, Report, report
-from regard.cost.step_products import of_any_length
-from regard.cost.step_traces import UNCOUNTED
+from regard.costs.device.ceilings import device_named
+from regard.costs.in_parts import in_parts
+from regard.costs.jobs import Counted, Model, Shape
+from regard.costs.predict import step_seconds
+from regard.costs.report import Asked, Report, report
+from regard.costs.step_products import of_any_length
+from regard.costs.step_traces import UNCOUNTED
 from regard.errors import RegardError
 from regard.families.plan import Plan
 from regard.families.registry import family_of

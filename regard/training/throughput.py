@@ -1,6 +1,6 @@
 """How close a run comes to what its machine can do.
 
-The share is that of the products of a step, forward and backward, which `regard.cost` counts from
+The share is that of the products of a step, forward and backward, which `regard.costs` counts from
 the module itself (1 multiply-add = 2 FLOPs; hidden pairs are not counted). The peak is the
 datasheet's where the device is known, else the fastest matrix product measured here.
 """

@@ -8,7 +8,7 @@ from command_line import call, mistake, trained
 
 import regard
 from regard.commands.cost import short
-from regard.cost.device.ceilings import device_named
+from regard.costs.device.ceilings import device_named
 
 KEYS = {
     "parameters",
@@ -231,7 +231,7 @@ def test_numbers_are_written_without_exponents():
 
 
 def test_a_machine_can_be_measured_in_a_moment(tmp_path, monkeypatch):
-    from regard.cost.device import calibrate, host_overhead
+    from regard.costs.device import calibrate, host_overhead
 
     monkeypatch.setitem(calibrate.PRODUCTS, "cpu", ((1, 8), (64,), (64, 128)))
     monkeypatch.setitem(calibrate.BYTES, "cpu", (1 << 12, 1 << 14))

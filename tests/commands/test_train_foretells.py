@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from command_line import call, trained
 
-from regard.cost import jobs
-from regard.cost.device.ceilings import device_named, here, measured_folder
-from regard.cost.jobs import Shape
-from regard.cost.report import Asked, report
+from regard.costs import jobs
+from regard.costs.device.ceilings import device_named, here, measured_folder
+from regard.costs.jobs import Shape
+from regard.costs.report import Asked, report
 from regard.models.transformer.presets import preset
 from regard.runs import forecast
 

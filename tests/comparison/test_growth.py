@@ -10,8 +10,8 @@ from regard.commands.cost import Cost
 from regard.comparison import growth as cost
 from regard.comparison.growth import Reading, flops, growth, held_bytes, slope
 from regard.comparison.pace import memory_of_training
-from regard.cost import jobs
-from regard.cost.jobs import Shape
+from regard.costs import jobs
+from regard.costs.jobs import Shape
 from regard.families.settings import Settings
 from regard.models.construction import build
 from regard.models.counting.model import LastTokens

@@ -19,9 +19,9 @@ import torch
 from PIL import Image
 
 import regard
-from regard.cost.device.ceilings import CALLS, COPY, Device, Grid
-from regard.cost.jobs import Counted, Shape
-from regard.cost.jobs import read as read_job
+from regard.costs.device.ceilings import CALLS, COPY, Device, Grid
+from regard.costs.jobs import Counted, Shape
+from regard.costs.jobs import read as read_job
 from regard.data.readers.texts import gather
 from regard.data.token_files import prepare
 from regard.families.settings import ModelSettings, Settings

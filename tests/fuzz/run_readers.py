@@ -21,8 +21,8 @@ from regard import cli
 from regard.commands import runs as runs_command
 from regard.comparison import compare_runs, measuring, request, results
 from regard.comparison.report import page
-from regard.cost.device.ceilings import device_named
-from regard.cost.predict import predicted
+from regard.costs.device.ceilings import device_named
+from regard.costs.predict import predicted
 from regard.data.token_files import Stock, Tokens
 from regard.families.settings import Settings
 from regard.inspection import curves, through_time

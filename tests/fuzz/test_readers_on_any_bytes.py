@@ -56,7 +56,7 @@ REACHED = {
         "data.token_files:Stock.sizes",
         "data.token_files:_check_numbers",
         "data.token_files:read_json",
-        "cost.device.ceilings:_grid",
+        "costs.device.ceilings:_grid",
         "comparison.measuring:well_formed",
     ),
     "logs": ("storage.event_log:parsed", "storage.status_file:LogStatus.take_best"),

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from regard.cost import jobs, measured
-from regard.cost.jobs import Shape
+from regard.costs import jobs, measured
+from regard.costs.jobs import Shape
 from regard.models.registry import named
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")

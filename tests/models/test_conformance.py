@@ -41,7 +41,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import regard
-from regard.cost.jobs import tensors_in
+from regard.costs.jobs import tensors_in
 from regard.errors import RegardError
 from regard.families.registry import FAMILIES
 from regard.models.config import Ability

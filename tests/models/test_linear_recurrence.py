@@ -131,9 +131,9 @@ def test_long_rows_stay_exact_whatever_the_gates(gates: str):
 
 def one_by_one(layer: GatedRecurrence, x: Tensor) -> Tensor:
     """A recurrent layer for one row, (new, width), written with torch's convolution and a loop."""
-    kernel, width = layer.taps.shape
+    kernel, _, width = layer.taps.shape
     padded = F.pad(layer.norm(x).mT, (kernel - 1, 0))  # (width, kernel − 1 + new)
-    mixed = F.conv1d(padded, layer.taps.mT[:, None], groups=width).mT
+    mixed = F.conv1d(padded, layer.taps.permute(2, 1, 0), groups=width).mT
     h, found = torch.zeros(layer.contract.in_features, dtype=x.dtype), []
     for token in mixed:
         z, c, g = layer.expand(token).chunk(3)
@@ -216,7 +216,7 @@ def test_a_state_is_as_large_after_a_long_text_as_before():
 
 @torch.no_grad()
 def test_under_autocast_what_is_remembered_stays_float32():
-    """In bfloat16 a gate of 1 / 1,000 would be rounded away, and nothing of a text would fade."""
+    """1 − z with z = 1 / 1,000 is 1 in bfloat16: nothing of a text would fade."""
     model = build(replace(TEXT, width=32)).eval()
     for block in model.blocks:
         block.recurrence.expand.bias[:32] = -7.0  # z about 1 / 1,000

@@ -82,8 +82,8 @@ INSIDE = re.compile(
 )
 ELSEWHERE = {
     "comparison/growth.py",  # counts operations of attention written out
-    "cost/trace/kernels.py",  # prices the calls of these kernels
-    "cost/trace/tracer.py",  # asks which part of the backward pass is running
+    "costs/trace/kernels.py",  # prices the calls of these kernels
+    "costs/trace/tracer.py",  # asks which part of the backward pass is running
     "training/word2vec/processes.py",  # of a process of its own
 }
 

@@ -8,8 +8,8 @@ from rich.console import Console
 
 from regard.commands.cost import Cost
 from regard.commands.train import train
-from regard.cost import jobs
-from regard.cost.trace.tracer import tracing
+from regard.costs import jobs
+from regard.costs.trace.tracer import tracing
 from regard.families.settings import Settings
 from regard.models.config import ModelConfig
 from regard.runs import forecast

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from regard.cost import jobs
+from regard.costs import jobs
 from regard.errors import RegardError
 from regard.families import resolve
 from regard.families.plan import PreparedData

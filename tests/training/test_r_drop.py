@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from tiny_jobs import KINDS, batch_of, form_of, gradients_of, job_of, model_of, trained
 from torch.nn import functional as F
 
-from regard.cost import jobs
-from regard.cost.jobs import Shape
+from regard.costs import jobs
+from regard.costs.jobs import Shape
 from regard.data.feeds.masking import IGNORE
 from regard.errors import RegardError
 from regard.families.settings import Settings

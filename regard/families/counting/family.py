@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from regard.cost.report import Asked, Report, of_counted
+from regard.costs.report import Asked, Report, of_counted
 from regard.data.token_files import Tokens
 from regard.errors import Problems, RegardError
 from regard.families.base import Family, Told

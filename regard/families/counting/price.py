@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from regard.cost.jobs import Counted, Shape
-from regard.cost.report import LOOKUP
-from regard.cost.trace.memory import USES, Place, Use
-from regard.cost.trace.tracer import Record
+from regard.costs.jobs import Counted, Shape
+from regard.costs.report import LOOKUP
+from regard.costs.trace.memory import USES, Place, Use
+from regard.costs.trace.tracer import Record
 from regard.models.counting.model import NGram
 from regard.models.counting.table import Level, Table
 

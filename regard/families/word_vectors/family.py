@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
-from regard.cost.jobs import Shape
-from regard.cost.report import Asked, Report, of_counted
+from regard.costs.jobs import Shape
+from regard.costs.report import Asked, Report, of_counted
 from regard.data.feeds.phrases import find_phrases, spelled
 from regard.data.progress import Progress
 from regard.data.readers.texts import Part, Texts

@@ -3,9 +3,9 @@
 import numpy as np
 import torch
 
-from regard.cost.jobs import Counted
-from regard.cost.trace.fake_device import Kind
-from regard.cost.trace.tracer import tracing
+from regard.costs.jobs import Counted
+from regard.costs.trace.fake_device import Kind
+from regard.costs.trace.tracer import tracing
 from regard.families.word_vectors.groups import Halves, Layers, learn
 from regard.families.word_vectors.steps import VectorSteps
 from regard.models.construction import build

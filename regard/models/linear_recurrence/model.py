@@ -35,7 +35,8 @@ class GatedRecurrence(nn.Module):
         super().__init__()
         width, hidden, kernel = config.width, config.hidden, config.kernel
         self.norm = nn.LayerNorm(width)
-        self.taps = nn.Parameter(torch.empty(kernel, width))  # the last is of the token itself
+        # The last is of the token itself. Of three sizes, so that optimizers see no matrix in it.
+        self.taps = nn.Parameter(torch.empty(kernel, 1, width))
         self.expand = Linear(width, 3 * hidden)
         self.contract = Linear(hidden, width)
         self.dropout = Dropout(config.dropout)
@@ -51,7 +52,7 @@ class GatedRecurrence(nn.Module):
         for place in range(1, len(self.taps)):
             mixed = torch.addcmul(mixed, inputs[:, place : place + new], self.taps[place])
         z, c, g = self.expand(mixed).chunk(3, dim=-1)  # each (rows, new, hidden)
-        # In bfloat16 no gate between 0.996 and 1 exists: texts of more than 256 tokens would fade.
+        # bfloat16 has no number between 0.996 and 1, so no memory of more than some 250 tokens.
         z, c = torch.sigmoid(z.to(h.dtype)), c.to(h.dtype)
         h = scan(1 - z, z * c, h[:, 0])
         return x + self.dropout(self.contract(h[:, 1:].to(g.dtype) * F.silu(g))), inputs, h
@@ -133,7 +134,7 @@ class LinearRecurrence(Network):
         lengths: Lengths = None,
         mask: Mask | None = None,
     ) -> Tensor:
-        """The same up to the last hidden vectors (rows, new, width)."""
+        """The last vectors (rows, new, width), of which the head makes logits."""
         if memory is not None:
             raise RegardError("a language model reads no source; leave out `memory`")
         if mask is not None:

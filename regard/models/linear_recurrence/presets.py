@@ -8,8 +8,8 @@ PRESETS = Presets(
     {
         "linear-recurrence": Preset(
             GATED,
-            "a recurrent language model that reads all tokens of a row at once: gates know no "
-            "hidden vector",
+            "a recurrent language model that learns from all tokens of a row at once: its gates "
+            "do not depend on what it remembers",
         ),
         "mingru": Preset(GATED, "the same, by the name of its cell (Feng 2024)"),
     }

@@ -2,7 +2,7 @@
 
 Two steps make one: h_{t+2} = (a_{t+2} a_{t+1}) h_t + (a_{t+2} b_{t+1} + b_{t+2}). So a row of n is
 half as long a row of every other vector, and the vectors between follow from their neighbours: 3n
-multiplications in 3 log₂ n operations. Factors from 0 to 1 are only ever multiplied: nothing
+multiplications in 4 log₂ n operations. Factors from 0 to 1 are only ever multiplied: nothing
 overflows, and nothing is divided by what may be 0.
 """
 
