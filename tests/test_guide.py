@@ -1,6 +1,7 @@
 """The pages say only what runs and what exists."""
 
 import re
+import tomllib
 from dataclasses import fields
 from pathlib import Path
 
@@ -164,11 +165,15 @@ def test_every_file_of_ours_that_is_named_exists(page):
     assert [path for path in named if not (ROOT / path).exists()] == []
 
 
-def test_the_tree_shows_every_folder():
+def test_the_tree_is_the_house_in_the_order_of_imports():
     tree = re.search(r"^    regard/\n(.*?)\n\n", read("CONTRIBUTING.md"), re.M | re.S)[1]
-    shown = set(re.findall(r"^ {6}(\w+)/ ", tree, re.M))
+    shown = re.findall(r"^ {6}(\w+)(?:/|\.py) ", tree, re.M)
     there = {path.parent.name for path in (ROOT / "regard").glob("*/*") if path.is_file()}
-    assert shown == there - {"__pycache__"}
+    there |= {path.stem for path in (ROOT / "regard").glob("*.py")}
+    assert sorted(shown) == sorted(there - {"__init__", "__main__", "__pycache__"})
+    (layers, *_) = tomllib.loads(read("pyproject.toml"))["tool"]["importlinter"]["contracts"]
+    order = [name for layer in reversed(layers["layers"]) for name in re.findall(r"\.(\w+)", layer)]
+    assert [name for name in shown if name in order] == [name for name in order if name in shown]
 
 
 def test_no_figure_was_left_to_be_filled_in():
