@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regard.errors import RegardError, nearest
+from regard.models.kernels.hooks import heard
 
 
 class Passed(NamedTuple):
@@ -108,10 +109,10 @@ def record(model: nn.Module, parts: str | Sequence[str] = ()) -> Iterator[Tape]:
     with _listening() as stack:
         for name, part in explaining.items():
             looks = tape.looks.setdefault(name.removesuffix(".attend"), [])
-            stack.callback(part.register_forward_hook(_explain(looks), with_kwargs=True).remove)
+            stack.enter_context(heard(part, _explain(looks)))
         for name, part in chosen.items():
             calls = tape.passed.setdefault(name, [])
-            stack.callback(part.register_forward_hook(_keep(calls), with_kwargs=True).remove)
+            stack.enter_context(heard(part, _keep(calls)))
         yield tape
 
 
@@ -125,8 +126,7 @@ def change(model: nn.Module, parts: Mapping[str, Callable[[Any], Any]]) -> Itera
     with _listening() as stack:
         for pattern, function in parts.items():
             for name in _matching(modules, [pattern]):
-                hook = modules[name].register_forward_hook(_replace(function))
-                stack.callback(hook.remove)
+                stack.enter_context(heard(modules[name], _replace(function)))
         yield
 
 
@@ -169,7 +169,7 @@ def _keep(calls: list[Passed]) -> Callable[..., None]:
 
 
 def _replace(function: Callable[[Any], Any]) -> Callable[..., Any]:
-    return lambda part, args, output: function(output)
+    return lambda part, args, kwargs, output: function(output)
 
 
 def _copies(given: object) -> Iterator[Tensor]:

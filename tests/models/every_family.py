@@ -22,6 +22,7 @@ from regard.models.convolution.config import ConvolutionConfig
 from regard.models.counting.config import SMOOTHINGS, NGramConfig
 from regard.models.counting.estimate import estimate
 from regard.models.counting.model import NGram
+from regard.models.linear_recurrence.config import LinearRecurrenceConfig
 from regard.models.network import SequenceModule
 from regard.models.protocol import Memory
 from regard.models.recurrent.config import RecurrentConfig
@@ -118,6 +119,13 @@ FAMILY: dict[str, dict[str, ModelConfig]] = {
             tied=[True, False],
         ),
     },
+    "linear_recurrence": settings(
+        LinearRecurrenceConfig(vocabulary=VOCABULARY, width=6, layers=2),
+        layers=[2, 1],
+        hidden=[0, 9],
+        kernel=[4, 1, 2],
+        feedforward=[0, 5],
+    ),
     "counting": listed(
         "counting",
         *(

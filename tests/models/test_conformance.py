@@ -41,12 +41,13 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import regard
-from regard.costs.jobs import tensors_in
+from regard.costs import jobs
+from regard.costs.jobs import Shape, tensors_in
 from regard.errors import RegardError
-from regard.families.registry import FAMILIES
 from regard.models.config import Ability
 from regard.models.construction import build
 from regard.models.protocol import Memory, SequenceModel, State
+from regard.models.registry import FAMILIES
 
 few = settings(max_examples=2)
 three = st.lists(st.integers(0, 4), min_size=3, max_size=3)
@@ -489,6 +490,23 @@ def test_in_use_nothing_falls(name: str):
     model.train()
     found = [model(tokens, memory_of(model, 2)) for _ in range(2)]
     assert (found[0] - found[1]).abs().max() > 0.01
+
+
+# --- what it costs ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [name for name in ONE_OF_EACH if name in LEARNING])
+@torch.no_grad()
+def test_a_price_counts_the_parameters_and_the_state_that_are_there(name: str):
+    model = build(EVERY[name]).eval()
+    shape = Shape(2, 12, POSITIONS)
+    counted = jobs.step(EVERY[name], shape)
+    assert counted.parameters == sum(weight.numel() for weight in model.parameters())
+    state = model.start(2, 13)
+    model(ids(2, 12), memory_of(model, 2), state, last=True)
+    model(ids(2, 1), None, state, last=True)
+    held = {part.untyped_storage().data_ptr(): part for part in tensors_in(state)}
+    assert counted.state == sum(part.untyped_storage().nbytes() for part in held.values())
 
 
 # --- what is given wrongly -------------------------------------------------------------------

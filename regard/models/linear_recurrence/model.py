@@ -155,7 +155,7 @@ class LinearRecurrence(Network):
     def start(
         self, batch_size: int, capacity: int, *, return_attention: bool = False
     ) -> LastInputs:
-        """An empty state, of the same size for any length."""
+        """An empty state; it takes as much memory for any capacity."""
         if return_attention:
             raise RegardError("this model has no attention, so there is no attention to return")
         check_room(batch_size, capacity)

@@ -11,7 +11,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from regard.models.kernels.hooks import Part, listened
+from regard.models.kernels.hooks import Part
 from regard.models.kernels.linear import product
 from regard.models.kernels.recurrent import Held, many_steps, one_step
 from regard.models.kernels.switches import PLAIN
@@ -89,7 +89,7 @@ class Cell(nn.Module):
 
     @property
     def _written_out(self) -> bool:
-        return PLAIN or listened(self.gates, self.state)
+        return PLAIN or bool(self.gates.listeners or self.state.listeners)
 
 
 class Elman(Cell):

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from regard.errors import RegardError
 from regard.models.kernels.dropout import dropout
-from regard.models.kernels.hooks import listened
+from regard.models.kernels.hooks import Part
 from regard.models.kernels.linear import Linear
 from regard.models.masks import AttentionMask, Mask, QueryKeyRange, resolve_mask
 from regard.models.transformer.positions import RotaryTables
@@ -23,6 +23,8 @@ from regard.models.transformer.positions import RotaryTables
 
 class Similarity(nn.Module):
     """How well a query matches a key."""
+
+    listeners = 0  # see `Part`
 
     def forward(self, queries: Tensor, keys: Tensor) -> Tensor:
         """(..., queries, query_width), (..., keys, key_width) -> scores (..., queries, keys)."""
@@ -85,6 +87,10 @@ class Look:
     probabilities: Tensor  # (rows, heads, queries, keys)
 
 
+def _as_they_are(probabilities: Tensor) -> Tensor:
+    return probabilities
+
+
 class Attend(nn.Module):
     """Y = softmax(similarity(Q, K) + bias, over what the mask allows) V."""
 
@@ -92,7 +98,7 @@ class Attend(nn.Module):
         super().__init__()
         self.similarity = similarity or ScaledDot()
         self.dropout = dropout
-        self.probabilities = nn.Identity()  # where they can be read and changed
+        self.probabilities = Part(_as_they_are)
 
     def forward(
         self,
@@ -127,7 +133,7 @@ class Attend(nn.Module):
     @property
     def _written_out(self) -> bool:
         """Whether somebody reads or changes what the kernel does not show."""
-        return listened(self.similarity, self.probabilities)
+        return bool(self.similarity.listeners or self.probabilities.listeners)
 
     def weigh(
         self, queries: Tensor, keys: Tensor, over: AttentionMask | Mask | None = None

@@ -53,9 +53,8 @@ class KeyValueState(BaseState):
         cells = (capacity // ALIGNED + 1) * ALIGNED if fixed else capacity
         self.lengths = [0] * batch_size  # tokens held by each row; on the host, so that kernels
         #                                  are chosen without asking the device
-        self.device = device
-        held = batch_size if fixed else 0
-        self._starts = torch.zeros(held, dtype=torch.long, device=device)  # the same numbers
+        told = batch_size if fixed else 0  # rows whose lengths the device knows
+        self._starts = torch.zeros(told, dtype=torch.long, device=device)
         self.filled = cells * fixed  # so many positions hold numbers in every row
         shape = (batch_size, config.kv_heads, cells, config.head_width)
         make = torch.zeros if fixed else torch.empty
@@ -172,7 +171,7 @@ class KeyValueState(BaseState):
         used = max(self.lengths)
         if len(rows) > self.rows and not self.fixed:
             self.filled = used  # the rest is new room
-        moves = Moves.of(rows, self._contents, used, self.device)
+        moves = Moves.of(rows, self._contents, used, self._starts.device)
         for i, layer in enumerate(self._allocated):
             self._allocated[i] = KeysValues(*(moves.made(held, used, self.fixed) for held in layer))
         self._contents = moves.noted(self._contents, rows, used)
