@@ -115,7 +115,7 @@ def settings_known(former):
     }
 
 
-@pytest.mark.parametrize("page", GUIDE)
+@pytest.mark.parametrize("page", ["README.md", *GUIDE])
 def test_every_setting_named_exists(page):
     known = settings_known(former=page.endswith("settings.md"))
     for table, key in re.findall(r"(?<![\w./])(\w+)\.([a-z_]\w*)", prose(page)):
