@@ -19,7 +19,7 @@ from regard.models.bag.config import BagConfig
 from regard.models.captioner.config import CaptionConfig
 from regard.models.construction import build
 from regard.models.convolution.config import ConvolutionConfig
-from regard.models.counting.estimate import kneser_ney
+from regard.models.counting.estimate import estimate
 from regard.models.counting.model import NGram
 from regard.models.recurrent.config import RecurrentConfig
 from regard.models.transformer.presets import preset
@@ -260,7 +260,7 @@ def ngram(order: int) -> NGram:
     rng = np.random.default_rng(0)
     texts = [(3 + rng.zipf(1.5, rng.integers(1, 8)) % 5).tolist() for _ in range(60)]
     tokens = np.array([token for words in texts for token in (1, *words, 2)])
-    return NGram.of(kneser_ney(tokens, order, 9, 1))
+    return NGram.of(estimate(tokens, order, 9, 1))
 
 
 @pytest.mark.parametrize("order", [1, 2, 4])

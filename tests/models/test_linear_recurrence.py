@@ -12,13 +12,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regard.errors import RegardError
-from regard.families.registry import named
 from regard.models.construction import build
 from regard.models.linear_recurrence.config import LinearRecurrenceConfig
 from regard.models.linear_recurrence.model import SPANS, GatedRecurrence, LinearRecurrence
 from regard.models.linear_recurrence.scan import Scan, scan
 from regard.models.masks import Documents
 from regard.models.protocol import Memory, SequenceModel
+from regard.models.registry import named
 
 TEXT = LinearRecurrenceConfig(vocabulary=VOCABULARY, width=6, layers=2)
 CASES = {
