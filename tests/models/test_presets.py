@@ -11,7 +11,7 @@ from regard.errors import RegardError
 from regard.models.construction import build
 from regard.models.transformer.config import TransformerConfig
 from regard.models.transformer.model import DecoderOnly, EncoderDecoder, EncoderOnly
-from regard.models.transformer.presets import DIALLED, SIZES, preset
+from regard.models.transformer.presets import PRESETS, preset
 
 PUBLISHED = {
     "gpt2": 124439808,
@@ -92,7 +92,7 @@ def test_a_model_on_meta_takes_no_memory():
     assert logits.shape == (1, 4, 128256)
 
 
-@pytest.mark.parametrize("name", SIZES)
+@pytest.mark.parametrize("name", PRESETS.named)
 def test_every_name_builds_the_assembly_of_its_kind(name: str):
     model = build(preset(name), "meta")
     kinds = {"decoder": DecoderOnly, "encoder": EncoderOnly, "encoder-decoder": EncoderDecoder}
@@ -144,7 +144,7 @@ def test_the_dial_turns_all_three_kinds():
     kinds = {"": "decoder", "-encoder": "encoder", "-encoder-decoder": "encoder-decoder"}
     for suffix, kind in kinds.items():
         assert preset(f"regard-4{suffix}") == replace(preset("regard-4"), kind=kind)
-    assert all(name.startswith("regard-") and preset(name) for name in DIALLED)
+    assert all(name.startswith("regard-") and preset(name) for name in PRESETS.listed)
 
 
 # --- names that are not there ----------------------------------------------------------------
@@ -168,7 +168,7 @@ def test_an_unknown_name_is_answered_with_the_nearest(wrong: str, close: str):
 def test_a_name_like_no_other_is_answered_with_all():
     with pytest.raises(RegardError) as caught:
         preset("zzz")
-    assert all(name in str(caught.value) for name in (*SIZES, *DIALLED))
+    assert all(name in str(caught.value) for name in PRESETS.names)
 
 
 @pytest.mark.parametrize("name", ["regard-0", "regard-129", "regard-1000"])
