@@ -63,9 +63,9 @@ def test_the_readme_snippet_runs_on_a_real_folder(tmp_path, monkeypatch):
 
 
 def test_what_the_guide_says_of_selectable_keys_is_true():
-    (snippet,) = (text for text in snippets("docs/guide/modules.md") if "corners" in text)
+    (snippet,) = (text for text in snippets("docs/guide/tape.md") if "corners" in text)
     names = {"torch": torch}
-    exec(compile(snippet, "modules.md", "exec"), names)
+    exec(compile(snippet, "tape.md", "exec"), names)
     selectable, normalised, keys = (names[n] for n in ("selectable", "normalised", "keys"))
     assert selectable(keys).tolist() == [True, True, True, True, False]
     assert selectable(normalised(keys)).tolist() == [True] * 5
