@@ -213,12 +213,12 @@ def draw(module: torch.nn.Module, seed: int = 0) -> None:
 
 
 def counted(config: NGramConfig, seed: int = 0) -> NGram:
-    """The n-grams of a few short texts."""
+    """The n-grams of a text in which every word follows every two others."""
     rng = np.random.default_rng(seed)
-    words = config.vocabulary - 5
-    texts = [5 + rng.zipf(1.2, rng.integers(1, 8)) % words for _ in range(60)]
-    ids = np.concatenate([[BOS, *text, EOS] for text in texts])
-    return NGram(config, estimate(ids, config.order, config.vocabulary, BOS, config.rule))
+    texts = rng.integers(5, config.vocabulary, (1000, 98))
+    begins, ends = np.full((1000, 1), BOS), np.full((1000, 1), EOS)
+    flat = np.concatenate([begins, texts, ends], axis=1).flatten()
+    return NGram(config, estimate(flat, config.order, config.vocabulary, BOS, config.rule))
 
 
 # --- what they are given ---------------------------------------------------------------------

@@ -107,12 +107,12 @@ FAMILIES = {
     "t5-tiny": "t5-small",
     "marian-tiny": "marian",
 }
-SIZES = ["vocabulary", "context", "layers", "width", "heads", "kv_heads", "head_width", "hidden"]
+MEASURES = ["vocabulary", "context", "layers", "width", "heads", "kv_heads", "head_width", "hidden"]
 
 
 @pytest.mark.parametrize(("name", "family"), FAMILIES.items(), ids=FAMILIES)
 def test_a_tiny_model_differs_from_its_family_in_size_alone(name: str, family: str):
-    grown = {field: getattr(preset(family), field) for field in SIZES}
+    grown = {field: getattr(preset(family), field) for field in MEASURES}
     assert replace(preset(name), **grown) == preset(family)
     assert size(preset(name)) < 100_000
 
