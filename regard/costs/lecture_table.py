@@ -152,7 +152,7 @@ def _blocks(whole: Found, one: Found) -> Section:
             "operation",
             "n tokens: arithmetic",
             "traffic",
-            "one step behind n: arithmetic",
+            "one step after n: arithmetic",
             "traffic",
         ),
         tuple(rows),

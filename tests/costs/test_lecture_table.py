@@ -8,7 +8,7 @@ import pytest
 from regard.costs import lecture_table
 from regard.costs.polynomials import RAISED
 
-GUIDE = Path(__file__).parents[2] / "docs/guide.md"
+GUIDE = Path(__file__).parents[2] / "docs/guide/cost-table.md"
 RAISED_BACK = {chr(big): int(chr(small)) for small, big in RAISED.items()}
 
 
