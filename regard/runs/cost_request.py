@@ -62,7 +62,7 @@ class CostRequest:
         family.check_priced(vars(self))
         tokens = self.tokens or family.tokens_priced(job.training) or job.tokens(new)
         self._check_fit(config, tokens, new)
-        alone = not self.train or self.batch or not family.predictable
+        alone = not self.train or self.batch or family.only_learns
         rows, parts = (self.batch or 1, 1) if alone else job.rows(tokens)
         if self.processes > rows:
             raise RegardError(
@@ -82,7 +82,7 @@ class CostRequest:
         )
         found = family.priced(config, asked, self._opened)
         left_open = self.train and not self.batch and not job.training.micro_batch_size
-        left_open = left_open and family.predictable
+        left_open = left_open and not family.only_learns
         if left_open and not found.fits and found.rows_that_fit:  # training would choose so too
             some = even(found.rows_that_fit, rows)
             parts = -(-rows // some)
