@@ -223,7 +223,7 @@ def compare(
 def cost(
     model: TrainedRun | Path_,
     *,
-    batch: int | None = None,
+    batch_size: int | None = None,
     tokens: int | None = None,
     source: int | None = None,
     train: bool = False,
@@ -238,7 +238,7 @@ def cost(
     named = model.folder if isinstance(model, TrainedRun) else model
     request = CostRequest(
         str(named),
-        batch,
+        batch_size,
         tokens,
         source,
         train,

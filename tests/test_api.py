@@ -105,7 +105,7 @@ def test_models_are_compared_and_the_report_is_there(notes, tmp_path):
 
 def test_the_price_of_a_run_is_that_of_its_model(notes):
     run = trained(notes)
-    whole = regard.cost(run, train=True, batch=2, tokens=8)
+    whole = regard.cost(run, train=True, batch_size=2, tokens=8)
     assert whole.counted.parameters == sum(w.numel() for w in run.model.module.parameters())
 
 

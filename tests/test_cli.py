@@ -99,7 +99,7 @@ def test_a_mistake_is_one_message_on_stderr_and_exit_code_2(
     [
         (("generate", "run", "a", "--temperature", "hot"), "it must be a number, not 'hot'"),
         (("generate", "run", "a", "--n", "1.5"), "it must be a whole number, not '1.5'"),
-        (("translate", "run", "--rows", "many"), "it must be a whole number, not 'many'"),
+        (("translate", "run", "--batch-size", "many"), "it must be a whole number, not 'many'"),
         (("train", "reverse", "--steps", "None"), "it must be a whole number, not 'None'"),
     ],
 )

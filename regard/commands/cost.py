@@ -27,7 +27,7 @@ OPEN = "the vocabulary is that of the preset; the data decides"
 class Cost:
     """Tell what a model needs for a job: operations, memory, time; does it fit?
 
-    $ regard cost gpt2 --batch 8 --tokens 1024 --train
+    $ regard cost gpt2 --batch-size 8 --tokens 1024 --train
     $ regard cost llama-3-8b --tokens 2048 --generate 256 --device h200
     $ regard cost runs/notes --train --plot roof.png
     $ regard cost --table                   the lectures' table, from traces
@@ -37,7 +37,7 @@ class Cost:
         tyro.conf.Positional[str], tyro.conf.arg(metavar="MODEL", help_behavior_hint="")
     ] = ""
     """A model that `regard models` lists, a recipe, a run, or a Hugging Face folder."""
-    batch: Annotated[
+    batch_size: Annotated[
         int | None,
         tyro.conf.arg(metavar="ROWS", help_behavior_hint="(default: those of a recipe or run; 1)"),
     ] = None
@@ -107,7 +107,7 @@ class Cost:
     def _request(self) -> CostRequest:
         return CostRequest(
             self.model,
-            self.batch,
+            self.batch_size,
             self.tokens,
             self.source,
             self.train,

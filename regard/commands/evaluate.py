@@ -17,7 +17,7 @@ from regard.commands.printing import as_note, errors
 from regard.decoding.settings import Beam
 from regard.errors import Problems
 from regard.families.tasks.base import Evaluation
-from regard.metrics.scores import Bucket, Scores
+from regard.metrics.scores import FIGURES, Bucket, Scores
 from regard.models.config import Ability
 from regard.runs.data_names import readable
 from regard.runs.evaluate import evaluate
@@ -152,18 +152,13 @@ def _lengths(buckets: Sequence[Bucket]) -> Table:
 def show(scores: Scores, title: str, console: Console) -> None:
     """A small table of figures, and below it how they were counted."""
     table = Table(box=None, header_style="bold", pad_edge=False)
-    facts = {
-        "loss": None if scores.loss is None else f"{scores.loss:.4f}",
-        "perplexity": None if scores.perplexity is None else f"{scores.perplexity:,.2f}",
-        "bits/byte": None if scores.bits_per_byte is None else f"{scores.bits_per_byte:.4f}",
-        "accuracy": None if scores.accuracy is None else f"{scores.accuracy:.1%}",
-        "BLEU": None if scores.bleu is None else _bleu(scores),
-        "chrF": None if scores.chrf is None else f"{scores.chrf:.2f}",
-        "exact": None if scores.exact is None else f"{scores.exact:.1%}",
-        "on boxes": None if scores.on_boxes is None else _on_boxes(scores),
-        "tokens": f"{scores.tokens:,}",
-    }
-    there = {name: fact for name, fact in facts.items() if fact is not None}
+    found = ((figure, getattr(scores, figure.key)) for figure in FIGURES)
+    there = {one.name: one.shown(value) for one, value in found if value is not None}
+    if scores.bleu_margin is not None:
+        there["BLEU"] = _bleu(scores)
+    if scores.on_boxes is not None:
+        there["on boxes"] = _on_boxes(scores)
+    there["tokens"] = f"{scores.tokens:,}"
     table.add_column(title, style="cyan")
     for name in there:
         table.add_column(name, justify="right")

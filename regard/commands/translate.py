@@ -86,7 +86,7 @@ class Translate:
     """One more run with the same vocabulary; the mean of all runs' probabilities counts."""
     tree: Annotated[str, tyro.conf.arg(metavar="FILE", help_behavior_hint="")] = ""
     """Write each search's candidates, step by step, to a file of JSON lines."""
-    rows: Annotated[int, tyro.conf.arg(metavar="N")] = 32
+    batch_size: Annotated[int, tyro.conf.arg(metavar="N")] = 32
     """Lines computed at once, of about the same length."""
     int8: Annotated[bool, tyro.conf.arg(help_behavior_hint="")] = False
     """Weights in eight bits: smaller, on CPUs faster."""
@@ -124,7 +124,9 @@ class Translate:
     def _settings(self) -> tuple[Beam, Sampling]:
         """All that is wrong with the options, before anything is loaded."""
         problems = Problems("translate")
-        problems.require(self.rows > 0, f"--rows must be at least 1, not {self.rows}")
+        problems.require(
+            self.batch_size > 0, f"--batch-size must be at least 1, not {self.batch_size}"
+        )
         problems.require(
             self.max_tokens >= 0, f"--max-tokens must not be negative: {self.max_tokens}"
         )
@@ -176,12 +178,12 @@ class Translate:
                 check_sources(speaker, files.lines(Path(self.file)))
         elif not is_live(file := sys.stdin.buffer):
             begin = file.tell()
-            check_sources(speaker, chain(*in_parts(file, self.rows * WINDOW, where)))
+            check_sources(speaker, chain(*in_parts(file, self.batch_size * WINDOW, where)))
             file.seek(begin)
 
     def _parts(self, where: str) -> Iterator[list[str]]:
         """The lines to translate: of a file in full parts, of a pipe as they come."""
-        most = self.rows * WINDOW
+        most = self.batch_size * WINDOW
         if self.file == STREAM:
             if sys.stdin.isatty():
                 note("type lines to translate; Ctrl-D ends")
@@ -205,7 +207,7 @@ class Translate:
         first = 1
         for part in parts:
             good = part[: without_problems(speaker, part)]  # what comes before a bad line is done
-            common: dict[str, Any] = {"rows": self.rows, "first": first}
+            common: dict[str, Any] = {"rows": self.batch_size, "first": first}
             if self.mbr:
                 for found in least_risky(speaker, good, sampling, samples=self.mbr, **common):
                     told(found)

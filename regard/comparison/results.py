@@ -9,6 +9,7 @@ from typing import Any
 from regard.comparison.context_use import used
 from regard.comparison.growth import slope
 from regard.comparison.measuring import Figures
+from regard.metrics.scores import FIGURES
 
 COSTS = ("flops", "seconds", "step_flops", "step_seconds")
 
@@ -26,13 +27,7 @@ class Metric:
         return f"{value:.{self.digits}f}"
 
 
-METRICS = {
-    "bits_per_byte": Metric("bits_per_byte", "bits per byte", -1, 3),
-    "loss": Metric("loss", "nats per token", -1, 3),
-    "perplexity": Metric("perplexity", "perplexity", -1, 2),
-    "bleu": Metric("bleu", "BLEU", 1, 2),
-    "chrf": Metric("chrf", "chrF", 1, 2),
-}
+METRICS = {one.key: Metric(one.key, one.words, one.better, one.beside) for one in FIGURES}
 
 
 @dataclass(frozen=True)
@@ -205,7 +200,7 @@ def result(
 def _scores(qualities: Sequence[Figures]) -> dict[str, Spread]:
     """Every figure that all seeds have."""
     found = {}
-    for key in (*METRICS, "exact"):
+    for key in METRICS:
         values = [quality.get(key) for quality in qualities]
         if all(isinstance(value, int | float) and math.isfinite(value) for value in values):
             found[key] = Spread(tuple(float(value) for value in values if value is not None))

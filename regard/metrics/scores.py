@@ -12,6 +12,34 @@ BUCKETS = 6  # of lengths
 
 
 @dataclass(frozen=True)
+class Figure:
+    """A figure of an evaluation, as `evaluate`, a training run and a comparison show it."""
+
+    key: str  # in `Scores` and in logs
+    name: str
+    words: str  # in a sentence
+    better: int  # 1: more is better; -1: less
+    digits: int
+    beside: int  # digits where several models stand side by side
+    share: bool = False  # in percent
+
+    def shown(self, value: float) -> str:
+        """The figure alone."""
+        return f"{value:.1%}" if self.share else f"{value:,.{self.digits}f}"
+
+
+FIGURES = (
+    Figure("loss", "loss", "nats per token", -1, 4, 3),
+    Figure("perplexity", "perplexity", "perplexity", -1, 2, 2),
+    Figure("bits_per_byte", "bits/byte", "bits per byte", -1, 4, 3),
+    Figure("accuracy", "accuracy", "accuracy", 1, 3, 3, share=True),
+    Figure("bleu", "BLEU", "BLEU", 1, 2, 2),
+    Figure("chrf", "chrF", "chrF", 1, 2, 2),
+    Figure("exact", "exact", "exact", 1, 3, 3, share=True),
+)
+
+
+@dataclass(frozen=True)
 class Bucket:
     """How good translations of sources of about one length are."""
 

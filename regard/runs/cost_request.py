@@ -25,7 +25,7 @@ class CostRequest:
     """A job that somebody wants priced; what is not said is that of the recipe or run."""
 
     model: str  # a name, a recipe, a run, or a Hugging Face folder
-    batch: int | None = None
+    batch_size: int | None = None
     tokens: int | None = None
     source: int | None = None
     train: bool = False
@@ -40,9 +40,9 @@ class CostRequest:
         problems = Problems("cost")
         generates = self.generate is not None
         problems.require(not (self.train and generates), "give --train or --generate, not both")
-        for name in ("batch", "tokens", "source", "generate", "steps", "processes"):
+        for name in ("batch_size", "tokens", "source", "generate", "steps", "processes"):
             value = getattr(self, name)
-            said = f"--{name} must be at least 1, not {value}"
+            said = f"--{name.replace('_', '-')} must be at least 1, not {value}"
             problems.require(value is None or value >= 1, said)
         for name, given in {"steps": self.steps is not None, "recompute": self.recompute}.items():
             said = f"--{name} is for training; give --train too, or leave it out"
@@ -62,11 +62,11 @@ class CostRequest:
         family.check_priced(vars(self))
         tokens = self.tokens or family.tokens_priced(job.training) or job.tokens(new)
         self._check_fit(config, tokens, new)
-        alone = not self.train or self.batch or family.only_learns
-        rows, parts = (self.batch or 1, 1) if alone else job.rows(tokens)
+        alone = not self.train or self.batch_size or family.only_learns
+        rows, parts = (self.batch_size or 1, 1) if alone else job.rows(tokens)
         if self.processes > rows:
             raise RegardError(
-                f"{self.processes} processes cannot share {many(rows, 'row')}; raise --batch"
+                f"{self.processes} processes cannot share {many(rows, 'row')}; raise --batch-size"
             )
         asked = Asked(
             work,
@@ -81,7 +81,7 @@ class CostRequest:
             job.criterion,
         )
         found = family.priced(config, asked, self._opened)
-        left_open = self.train and not self.batch and not job.training.micro_batch_size
+        left_open = self.train and not self.batch_size and not job.training.micro_batch_size
         left_open = left_open and not family.only_learns
         if left_open and not found.fits and found.rows_that_fit:  # training would choose so too
             some = even(found.rows_that_fit, rows)

@@ -30,7 +30,7 @@ def counted(*arguments):
 
 
 def test_every_figure_is_there_as_json():
-    found = counted("gpt2-tiny", "--train", "--batch", 2, "--tokens", 16)
+    found = counted("gpt2-tiny", "--train", "--batch-size", 2, "--tokens", 16)
     assert found.keys() >= KEYS
     assert found["parameters"] == sum(w.numel() for w in regard.build("gpt2-tiny").parameters())
     assert found["fits"] is True
@@ -61,7 +61,7 @@ def test_the_report_is_readable(tmp_path):
 
 
 def test_what_does_not_fit_is_said_with_what_would():
-    said = call("cost", "gpt2", "--train", "--device", "l4", "--batch", 512, "--tokens", 1024)
+    said = call("cost", "gpt2", "--train", "--device", "l4", "--batch-size", 512, "--tokens", 1024)
     found = re.search(r"it does not fit; (\d+) rows of 1,024 tokens, or 512 rows of", said.out)
     assert 1 <= int(found[1]) < 512
 
@@ -93,7 +93,7 @@ def test_an_ngram_run_has_a_price(tmp_path):
     [
         ((), "name a model"),
         (("gpt3",), "gpt2"),
-        (("gpt2-tiny", "--batch", 0), "--batch must be at least 1"),
+        (("gpt2-tiny", "--batch-size", 0), "--batch-size must be at least 1"),
         (("gpt2-tiny", "--tokens", -1), "--tokens"),
         (("gpt2-tiny", "--train", "--generate", 5), "not both"),
         (("gpt2-tiny", "--device", "abacus"), "no device"),
@@ -110,8 +110,8 @@ def test_an_ngram_run_has_a_price(tmp_path):
         (("gpt2-tiny", "--steps", 5), "--train"),
         (("gpt2-tiny", "--table"), "leave out MODEL"),
         (("gpt2-tiny", "--device", "cpu-0"), "no device is called 'cpu-0'"),
-        (("gpt2-tiny", "--processes", 4, "--batch", 3), "cannot share 3 rows"),
-        (("word2vec", "--batch", 3), "leave out --batch"),
+        (("gpt2-tiny", "--processes", 4, "--batch-size", 3), "cannot share 3 rows"),
+        (("word2vec", "--batch-size", 3), "leave out --batch-size"),
         (("runs/none",), "is not there"),
         (("regard-999",), "from 1 to 128"),
         (("bert-tiny", "--generate", 5), "writes nothing"),
@@ -157,7 +157,7 @@ def test_a_recipe_is_priced_as_it_says(tmp_path):
     assert found["vocabulary"] == 300
     assert found["memory"]["optimizer"] == 0  # SGD remembers nothing
     assert found["seconds_in_all"] == pytest.approx(70 * found["seconds"])
-    whole = counted(tmp_path / "mine.toml", "--train", "--batch", 8, "--steps", 2)
+    whole = counted(tmp_path / "mine.toml", "--train", "--batch-size", 8, "--steps", 2)
     assert whole["products"] == found["products"]
     assert whole["seconds_in_all"] == pytest.approx(2 * whole["seconds"])
 
@@ -206,7 +206,7 @@ def test_word_vectors_are_priced_by_a_step_of_training():
 
 
 def test_what_is_counted_for_one_of_many_processes_says_so():
-    given = ("gpt2-tiny", "--train", "--tokens", 8, "--batch", 4, "--processes", 2)
+    given = ("gpt2-tiny", "--train", "--tokens", 8, "--batch-size", 4, "--processes", 2)
     assert counted(*given)["counted_for"] == "each of 2 processes"
     said = call("cost", *given, "--device", "cpu")
     assert "for each of 2 processes, 2 rows each" in said.out

@@ -107,13 +107,13 @@ def test_lines_that_cannot_be_translated_are_told_before_any_is(translator):
     long = "cat " * 99
     lines = ["the cat"] * 40 + [long] + ["a dog"] * 5 + [long] * 30
     Path("in.txt").write_text("\n".join(lines))
-    said = call("translate", translator, "in.txt", "--rows", 1)
+    said = call("translate", translator, "in.txt", "--batch-size", 1)
     assert said.out == ""
     assert "31 problems" in mistake(said)
     assert "line 41: a source of 100 tokens is too long" in said.err
     assert said.err.count("is too long") == 20
     assert "and 11 more" in said.err
-    piped = call("translate", translator, "--rows", 1, stdin="\n".join(lines).encode())
+    piped = call("translate", translator, "--batch-size", 1, stdin="\n".join(lines).encode())
     assert piped == said
 
 

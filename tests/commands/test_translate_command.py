@@ -33,7 +33,7 @@ def test_lines_are_translated_as_evaluation_translates_them(request, lines, kind
     for beams in (1, 4):
         expected = translations(run.module, pairs, run.tokenizer, beam=Beam(beams=beams))
         text = "\n\n".join(lines).encode()
-        said = call("translate", folder, "--beam", beams, "--rows", 2, stdin=text)
+        said = call("translate", folder, "--beam", beams, "--batch-size", 2, stdin=text)
         assert said[:2] == (0, "\n\n".join(expected) + "\n")
 
 
@@ -140,7 +140,7 @@ def test_the_least_risky_sample_is_one_that_was_drawn(translator):
         ("--n-best 9", "9 best of 5 beams cannot be had; raise --beam"),
         ("--length-penalty nan", "--length-penalty must be"),
         ("--coverage-penalty -1", "--coverage-penalty must be a number from 0 to 100"),
-        ("--rows 0", "--rows must be at least 1"),
+        ("--batch-size 0", "--batch-size must be at least 1"),
         ("--max-tokens -3", "--max-tokens must not be negative"),
         ("--mbr -1", "--mbr must be a whole number from 0 to 4,096, not -1"),
         ("--mbr 4 --alignments", "--alignments is for beam search"),

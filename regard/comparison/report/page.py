@@ -15,17 +15,11 @@ from regard.comparison.report.charts import MARKS, MODELS, Axis, Figure, Series,
 from regard.comparison.report.summary import named, summary
 from regard.comparison.results import Comparison, Line, Result, Spread
 from regard.formats import count, duration, rate
+from regard.metrics.scores import FIGURES
 from regard.storage import size
 
 NONE = "–"
-SCORES = {  # headings and digits
-    "bits_per_byte": ("bits/byte", 3),
-    "bleu": ("BLEU", 2),
-    "chrf": ("chrF", 2),
-    "exact": ("exact", 3),
-    "perplexity": ("perplexity", 2),
-    "loss": ("nats/token", 3),
-}
+SCORES = {one.key: (one.words.replace(" per ", "/"), one.beside) for one in FIGURES}
 NUMBER, TWO_DIGITS = "{:,.0f}".format, "{:.2f}".format
 Column = Callable[[Result], str]
 

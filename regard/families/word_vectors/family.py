@@ -158,8 +158,8 @@ class Vectors(Family):
         return training.tokens_per_step or TEXT
 
     def check_priced(self, options: Mapping[str, Any]) -> None:
-        useless = ("batch", "source", "generate", "recompute")
-        given = [f"--{name}" for name in useless if options[name]]
+        useless = ("batch_size", "source", "generate", "recompute")
+        given = [f"--{name.replace('_', '-')}" for name in useless if options[name]]
         if given or options["processes"] > 1:
             raise RegardError(
                 "word vectors are learned from a running text, and generate nothing; leave out "

@@ -22,6 +22,7 @@ from rich.progress import (
 from rich.text import Text
 
 from regard.formats import count, decimals, duration, percent, rate, size
+from regard.metrics.scores import FIGURES
 from regard.runs.view.sparkline import mean, sparkline
 from regard.storage.event_log import Sink
 from regard.terminal import in_one_line, literal, message
@@ -69,15 +70,18 @@ PACE = (  # the most wanted first
     Metric("padding", "padding {}", percent, "padding"),
     Metric("tokens", "{} tokens", count, "tokens"),
 )
-BLEU = Metric("bleu", "BLEU {}", decimals(1), "BLEU")
-QUALITY = (
-    Metric("perplexity", "ppl {:>6}", decimals(2), "perplexity"),
-    Metric("bits_per_byte", "bits/byte {}", decimals(4), "bits/byte"),
-    Metric("accuracy", "accuracy {}", partial(percent, digits=3), "accuracy"),
-    Metric("exact", "exact {}", partial(percent, digits=3), "exact"),
-    BLEU,
-    Metric("chrf", "chrF {}", decimals(1), "chrF"),
+SHORT = {"perplexity": "ppl {:>6}"}  # words in a plain line that are not just the name
+QUALITY = tuple(
+    Metric(
+        one.key,
+        SHORT.get(one.key, f"{one.name} {{}}"),
+        partial(percent, digits=3) if one.share else decimals(one.digits),
+        one.name,
+    )
+    for one in FIGURES
+    if one.key != "loss"
 )
+BLEU = next(metric for metric in QUALITY if metric.key == "bleu")
 COUNTED = ("parameters", "train_tokens", "valid_tokens")
 OPENING = (  # the lines before the first step; a phrase is left out if its number is missing
     ("{run}",),
