@@ -39,7 +39,7 @@ ROW = 256  # tokens, where a model does not say
 
 
 @dataclass(frozen=True)
-class Told:
+class GivenOptions:
     """What was said on the command line of how long to train, and on what."""
 
     steps: bool = False
@@ -71,7 +71,7 @@ class Family:
         """Where it is trained."""
         return asked
 
-    def check_told(self, told: Told, problems: Problems) -> None:
+    def check_options(self, given: GivenOptions, problems: Problems) -> None:
         """Note options that mean nothing to such a model."""
 
     def check(self, settings: Settings, config: ModelConfig) -> None:

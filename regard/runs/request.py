@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.errors import Problems, RegardError
-from regard.families.base import Told
+from regard.families.base import GivenOptions
 from regard.families.data.images import SCENES
 from regard.families.registry import family_of
 from regard.families.settings import ModelSettings, Settings
@@ -79,7 +79,7 @@ class TrainingRequest:
         if self.order is not None and self.model != "ngram":
             problems.add("--order is for n-gram models; give --model ngram")
         if named is not None:
-            family_of(named).check_told(Told(steps, epochs, bool(self.valid)), problems)
+            family_of(named).check_options(GivenOptions(steps, epochs, bool(self.valid)), problems)
         problems.report()
 
     def _said(self) -> dict[str, dict[str, Any]]:

@@ -10,7 +10,7 @@ import torch
 from regard.costs.report import Asked, Report, of_counted
 from regard.data.token_files import Tokens
 from regard.errors import Problems, RegardError
-from regard.families.base import Family, Told
+from regard.families.base import Family, GivenOptions
 from regard.families.counting.price import ngram
 from regard.families.counting.trainer import Counting, counted_rules, measure_counts
 from regard.families.plan import Plan, PreparedData
@@ -50,8 +50,8 @@ class NGrams(Family):
     def device(self, asked: torch.device) -> torch.device:
         return torch.device("cpu")  # where its tables are searched
 
-    def check_told(self, told: Told, problems: Problems) -> None:
-        if told.steps or told.epochs:
+    def check_options(self, given: GivenOptions, problems: Problems) -> None:
+        if given.steps or given.epochs:
             problems.add("an n-gram model counts its text once; leave out --steps and --epochs")
 
     def resolve(self, prepared: PreparedData, device: torch.device) -> Plan:

@@ -14,7 +14,7 @@ from regard.data.progress import Progress
 from regard.data.readers.texts import Part, Texts
 from regard.data.token_files import Tokens, prepare
 from regard.errors import Problems, RegardError
-from regard.families.base import Family, Told
+from regard.families.base import Family, GivenOptions
 from regard.families.plan import Plan, PreparedData
 from regard.families.resolve import planned
 from regard.families.settings import Settings
@@ -95,10 +95,10 @@ class Vectors(Family):
     predictable = False
     only_learns = True
 
-    def check_told(self, told: Told, problems: Problems) -> None:
-        if told.steps:
+    def check_options(self, given: GivenOptions, problems: Problems) -> None:
+        if given.steps:
             problems.add("word vectors are made in passes over the text; give --epochs")
-        if told.valid:
+        if given.valid:
             problems.add("nothing is measured on text held out of word vectors; leave out --valid")
 
     def sizes(
