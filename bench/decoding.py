@@ -21,8 +21,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from regard.decoding.decode_batch import DecodeBatch
 from regard.decoding.settings import Sampling
-from regard.families.registry import named
 from regard.models.construction import build
+from regard.models.registry import named
 from regard.models.transformer.model import Transformer
 
 PLACES = 9  # prefixes that are measured

@@ -14,8 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from rich.console import Console
-
+from regard.commands.printing import Output
 from regard.comparison.compare_runs import Comparing
 from regard.comparison.report.write import REPORT, write_report
 from regard.comparison.request import BUDGET, CompareRequest
@@ -149,7 +148,7 @@ def train(
         seed=seed,
         changes=_changes(settings),
     )
-    wanted, console = request.settings(), Console(quiet=quiet)
+    wanted, console = request.settings(), Output(quiet=quiet)
     with listening(leaves=False) as stop:
         progress = Progress(console)
         plan, folder = resume_or_new(
@@ -211,7 +210,7 @@ def compare(
         str(out),
         changes=_changes(settings),
     )
-    wanted, console = request.wanted(), Console(quiet=quiet)
+    wanted, console = request.wanted(), Output(quiet=quiet)
     with listening(leaves=False) as stop:
         found = Comparing.begin(wanted, console, stop).run()
     write_report(found, wanted.out)

@@ -107,7 +107,7 @@ def test_numbers_may_be_numpys(decoder):
 
 
 def test_a_draft_that_cannot_draft_is_called_the_draft(decoder, translator):
-    words = r"the draft \(encoder-decoder\) cannot write with this model: it translates"
+    words = r"the draft \(encoder-decoder\) cannot generate with this model: it translates"
     with pytest.raises(RegardError, match=words):
         decoder.generate("the", draft=translator)
     for ahead in (0, "4", True):

@@ -73,7 +73,7 @@ class TextModel:
         """The one model with hidden vectors; those of an ensemble have nothing in common."""
         if isinstance(self.module, Network):
             return self.module
-        if isinstance(self.module, SequenceModule):
+        if Ability.EMBED not in self.module.config.abilities:
             raise RegardError(f"this model cannot {what}: it {self.module.config.in_words}")
         raise RegardError(f"an ensemble cannot {what}; ask its members one by one")
 

@@ -59,7 +59,7 @@ def test_a_file_of_other_makers_is_scored_as_it_says(tmp_path):
 
 
 def test_mistakes_are_one_sentence(counted, decoder, tmp_path):
-    assert "is no n-gram model" in mistake(call("arpa", decoder, "x.arpa"))
+    assert "is not an n-gram model" in mistake(call("arpa", decoder, "x.arpa"))
     (tmp_path / "bad.arpa").write_text(THEIRS.replace("-0.3\tthe cat", "-x\tthe cat"))
     assert "bad.arpa" in mistake(call("arpa", "bad.arpa", "x"))
     assert "line" in mistake(call("arpa", "bad.arpa", "x"))

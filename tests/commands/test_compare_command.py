@@ -38,7 +38,9 @@ def measure_little(monkeypatch):
 
 def wanted(*arguments):
     """What a command line asks for."""
-    return tyro.cli(Compare, args=arguments, config=(tyro.conf.FlagCreatePairsOff,)).wanted()
+    return tyro.cli(
+        Compare, args=arguments, config=(tyro.conf.FlagCreatePairsOff,)
+    ).request.wanted()
 
 
 def compared(*arguments, settings=QUICK):

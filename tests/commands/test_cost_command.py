@@ -114,9 +114,9 @@ def test_an_ngram_run_has_a_price(tmp_path):
         (("word2vec", "--batch-size", 3), "leave out --batch-size"),
         (("runs/none",), "is not there"),
         (("regard-999",), "from 1 to 128"),
-        (("bert-tiny", "--generate", 5), "writes nothing"),
+        (("bert-tiny", "--generate", 5), "generates nothing"),
         (("ngram",), "trained run"),
-        (("word2vec", "--generate", 3), "write nothing"),
+        (("word2vec", "--generate", 3), "generate nothing"),
         (("gpt2-tiny", "--processes", 0), "--processes"),
     ],
 )

@@ -258,8 +258,11 @@ MISTAKES = [
     ("notes.txt --recipe pyton", "did you mean 'python'?"),
     ("notes.txt --recipe there/is/none.toml", "there is no recipe at"),
     ("notes.txt --model gtp2", "did you mean 'gpt2'?"),
-    ("notes.txt --model t5-tiny", "a decoder or an encoder"),
-    ("--pairs a.txt a.txt --model gpt2-tiny", "encoder–decoder"),
+    ("notes.txt --model t5-tiny", "a model that translates learns from pairs, not from text"),
+    (
+        "--pairs a.txt a.txt --model gpt2-tiny",
+        "continues texts learns from text, not",
+    ),
     ("notes.txt --set trainin.steps=3", "did you mean 'training'?"),
     ("notes.txt --set training.stepz=3", "did you mean 'steps'?"),
     ("notes.txt --set steps", "write it as table.key=value"),

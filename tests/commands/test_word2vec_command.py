@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 
 from regard.errors import RegardError
 from regard.families.word_vectors import walk as walking
+from regard.families.word_vectors.family import Neighbours
 from regard.families.word_vectors.processes import Helper
 from regard.loading import load
 from regard.runs import train_run
@@ -73,7 +74,7 @@ def test_a_sample_that_cannot_be_shown_is_a_warning(corpus, monkeypatch):
     def sample():
         raise RegardError("no word has a neighbour")
 
-    monkeypatch.setattr(train_run, "sampler", lambda plan, module: sample)
+    monkeypatch.setattr(Neighbours, "sampler", lambda work, plan, module: sample)
     said = made(corpus, "r", "training.epochs=1", "training.sample_every=1")
     assert "no sample could be written: no word has a neighbour" in said.out
     assert json.loads(call("runs", "r", "--json").out)[0]["state"] == "finished"

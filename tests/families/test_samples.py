@@ -17,11 +17,11 @@ from regard.text.specials import EOS, SPECIALS
 WORDS = ("the", "a", "cat", "dog", "sat", "ran", "on", "under", "mat", "tree", "and", "then", "it")
 
 
+def sampler(made, module):
+    return family_of(made.config).work(made.config).sampler(made, module)
+
+
 @pytest.fixture(autouse=True)
-def sampler(plan, module):
-    return family_of(plan.config).work(plan.config).sampler(plan, module)
-
-
 def _cache(tmp_path, monkeypatch):
     monkeypatch.setenv("REGARD_CACHE", str(tmp_path / "cache"))
 

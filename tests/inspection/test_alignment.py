@@ -1,7 +1,7 @@
 """Words are aligned as their tokens look, and the error rate is what Och and Ney defined."""
 
 import math
-from types import SimpleNamespace
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+import regard
 from regard.data.builtin import tasks
 from regard.data.readers.pairs import Pair
 from regard.decoding.settings import TARGET
@@ -48,7 +49,7 @@ class Fixed(nn.Module):
 
     def __init__(self, vocabulary: int, attention: bool = True) -> None:
         super().__init__()
-        self.config = SimpleNamespace(kind="encoder-decoder", context=40, vocabulary=vocabulary)
+        self.config = replace(regard.preset("rnn"), vocabulary=vocabulary)
         self.device, self.attention = torch.device("cpu"), attention
         self.eval()
 

@@ -10,7 +10,7 @@ import pytest
 from matplotlib.figure import Figure
 from rich.console import Console
 
-from regard.commands.plot import Plot
+from regard.commands.plot import Plot, _clip
 from regard.errors import RegardError
 from regard.families.settings import Settings
 from regard.inspection.through_time import _draw, _reach, plot
@@ -62,7 +62,7 @@ def test_several_runs_are_named_and_where_they_are_clipped(tmp_path):
         write(tmp_path / "other", clip=0.25),
         write(tmp_path / "again", clip=1.0),
     ]
-    plot(folders, tmp_path / "a.svg")
+    plot(folders, tmp_path / "a.svg", _clip)
     words = texts(tmp_path / "a.svg")
     assert [word for word in words if "not clipped" in word] == ["wild (not clipped)"]
     assert {"_a$b$ & <c>", "other", "again"} <= set(words)
@@ -84,7 +84,7 @@ def test_what_was_undone_is_gone_and_what_is_no_number_is_a_gap(tmp_path):
         {"event": "step", "step": 40, "time": 4.0, "loss": math.nan, "gradient_norm": math.inf},
         {"event": "through_time", "step": 40, "time": 4.0, "norms": [1.0, 0.0, None]},
     ]
-    found = _reach(write(tmp_path / "run", more=more, clip=0.5), "run")
+    found = _reach(write(tmp_path / "run", more=more, clip=0.5), "run", clip=0.5)
     assert found.steps == [10, 20, 40]
     assert found.norms.x.tolist() == [10, 20, 40]
     np.testing.assert_equal(found.norms.y, [1.0, 2.0, np.nan])

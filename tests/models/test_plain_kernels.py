@@ -84,7 +84,8 @@ ELSEWHERE = {
     "comparison/growth.py",  # counts operations of attention written out
     "costs/trace/kernels.py",  # prices the calls of these kernels
     "costs/trace/tracer.py",  # asks which part of the backward pass is running
-    "training/word2vec/processes.py",  # of a process of its own
+    "costs/trace/fake_device.py",  # of a device that is not there
+    "families/word_vectors/processes.py",  # of a process of its own
 }
 
 

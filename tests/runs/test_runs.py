@@ -12,6 +12,7 @@ import torch
 from tiny_jobs import config_of, weights_of
 
 from regard.errors import RegardError
+from regard.families import weights
 from regard.families.settings import ModelSettings, Settings
 from regard.models.construction import build
 from regard.models.transformer.config import RotaryScaling, TransformerConfig
@@ -346,7 +347,7 @@ def test_what_a_killed_run_left_half_written_is_swept(tmp_path, tokenizer):
 
 def test_weights_beyond_the_memory_are_told_before_they_are_read(tmp_path, tokenizer, monkeypatch):
     save(tmp_path, "causal", [tokenizer])
-    monkeypatch.setattr(stored_run, "_memory", lambda device: 1000)
-    monkeypatch.setattr(stored_run, "verify", lambda path: pytest.fail("it was read"))
+    monkeypatch.setattr(weights, "_memory", lambda device: 1000)
+    monkeypatch.setattr(weights, "verified", lambda path: pytest.fail("it was read"))
     with pytest.raises(RegardError, match=r"its weights take .* kB of memory and cpu has 1\.0 kB"):
         stored_run.open_run(tmp_path)

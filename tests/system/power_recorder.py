@@ -72,6 +72,8 @@ class Recorder:
             except FileNotFoundError:
                 continue
             inner = self.numbers.get(found.st_ino)
+            if inner not in (*self.names.values(), *names.values()):
+                inner = None  # its names went while another thread was looked at
             folder = stat.S_ISDIR(found.st_mode)
             if inner is None:
                 inner, self.count = self.count, self.count + 1

@@ -25,7 +25,7 @@ PHASES = {
     "encoding": {"where": "regard.data.token_files:_Preparation._document", "seconds": SHORT},
     "caching": {"where": "regard.data.token_files:_Writer.add", "seconds": LONG},
     "beginning the folder": {"where": "regard.runs.stored_run:write_together", "seconds": LONG},
-    "building": {"where": "regard.runs.train_run:build", "seconds": LONG},
+    "building": {"where": "regard.families.plan:build", "seconds": LONG},
     "compiling": {"seconds": LONG},
     "the first step": {"where": f"{LOOP}._gradients", "seconds": LONG},
     "the first update": {"where": "regard.training.loop:Optimizers.step", "seconds": SHORT},
@@ -104,7 +104,7 @@ def test_in_the_background_of_a_script_ctrl_c_is_for_others_and_sigterm_stops_it
 
 @pytest.mark.parametrize("number", [SIGINT, SIGTERM])
 def test_a_signal_while_standard_input_is_read(nursery, number, tmp_path):
-    given = {"where": "regard.commands.arguments:spool", "seconds": LONG, "signals": [number]}
+    given = {"where": "regard.runs.data_names:spool", "seconds": LONG, "signals": [number]}
     ended = stopped(nursery, tmp_path, ["train", "-", "--out", "run"], given)
     assert ended.code == 128 + number, ended.out
     assert ended.out.split() == [WORDS[number]]

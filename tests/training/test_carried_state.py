@@ -5,6 +5,7 @@ import math
 import re
 import signal
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +27,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regard.cli import main
+from regard.commands import evaluate
 from regard.data.batch import Batch
 from regard.data.feeds.masking import IGNORE
 from regard.data.feeds.stream import TRACK, TRACKS, ContinuedTextFeed
@@ -461,7 +463,7 @@ def test_evaluate_gives_the_figure_of_the_runs_own_last_validation(folder, capsy
     for rows in (1, 32):
         capsys.readouterr()
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("regard.commands.evaluate.ROWS", rows)
+            patch.setattr(evaluate, "Evaluation", partial(evaluate.Evaluation, batch_size=rows))
             main(["evaluate", "run", "--json"])
         found = json.loads(capsys.readouterr().out)
         assert found["loss"] == pytest.approx(own["loss"], rel=1e-6)

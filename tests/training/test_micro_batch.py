@@ -18,6 +18,7 @@ class Rows:
     """A feed of steps of so many rows."""
 
     rows: int
+    telling = 1
 
     def step(self, step: int) -> Batch:
         tokens = torch.zeros(self.rows, 3, dtype=torch.long)

@@ -11,7 +11,9 @@ from rich.console import Console
 from torch import nn
 from torch.nn import functional as F
 
+from regard.families.recurrent.family import Recurrent
 from regard.families.recurrent.through_time import ROWS, gradient_norms, recorder
+from regard.families.registry import family_of
 from regard.families.settings import Settings
 from regard.models.construction import build
 from regard.models.recurrent.config import RecurrentConfig
@@ -184,7 +186,7 @@ def trained(tmp_path, name, stop=None):
 
 def test_recording_changes_nothing_of_a_run(tmp_path, monkeypatch):
     with_it = trained(tmp_path, "with")
-    monkeypatch.setattr(train_run, "recorder", lambda *_: None)
+    monkeypatch.setattr(Recurrent, "recorder", lambda *_: None)
     without = trained(tmp_path, "without")
     assert (with_it / WEIGHTS).read_bytes() == (without / WEIGHTS).read_bytes()
     recorded = [event for event in told(with_it) if event["event"] == "through_time"]
@@ -196,7 +198,7 @@ def test_recording_changes_nothing_of_a_run(tmp_path, monkeypatch):
 
 
 def test_a_run_that_was_stopped_records_what_it_would_have(tmp_path, monkeypatch):
-    whole, stop, plain = trained(tmp_path, "whole"), Stop(), train_run.recorder
+    whole, stop, plain = trained(tmp_path, "whole"), Stop(), Recurrent.recorder
 
     def stopping(*given):
         record = plain(*given)
@@ -207,10 +209,10 @@ def test_a_run_that_was_stopped_records_what_it_would_have(tmp_path, monkeypatch
 
         return once
 
-    monkeypatch.setattr(train_run, "recorder", stopping)
+    monkeypatch.setattr(Recurrent, "recorder", stopping)
     part = trained(tmp_path, "part", stop)
     assert max(event["step"] for event in told(part)) < 6
-    monkeypatch.setattr(train_run, "recorder", plain)
+    monkeypatch.setattr(Recurrent, "recorder", plain)
     trained(tmp_path, "part")
     assert told(part) == told(whole)
 
@@ -225,7 +227,7 @@ def test_rows_are_of_the_held_out_text_or_else_of_the_training_text(
     monkeypatch.setattr(
         name, lambda _, tokens, steps: asked.append(tokens) or [1 / 3, 1e40 * 1e300]
     )
-    record = recorder(made, build(made.config))
+    record = recorder(build(made.config), made.feed)
     assert record() == {"norms": [0.3333, None]}
     (tokens,) = asked
     known = made.feed.valid if held_out else made.feed.train
@@ -242,7 +244,7 @@ def test_no_row_is_asked_for_the_beginning_of_a_document(tmp_path, monkeypatch):
     asked = []
     name = "regard.families.recurrent.through_time.gradient_norms"
     monkeypatch.setattr(name, lambda _, tokens, steps: asked.append(tokens) or [1.0])
-    recorder(made, build(made.config))()
+    recorder(build(made.config), made.feed)()
     (tokens,) = asked
     assert (tokens == BOS).any()
     assert (tokens[:, -1] != BOS).all()
@@ -253,10 +255,10 @@ def test_a_text_shorter_than_the_way_back_is_gone_back_as_far_as_it_goes(tmp_pat
     made = made_plan(tmp_path)
     (tmp_path / "texts" / "0.txt").write_text("abcde")
     made = plan(replace(made.settings, data=replace(made.settings.data, held_out=0.0)))
-    record = recorder(made, build(made.config))
+    record = recorder(build(made.config), made.feed)
     assert len(record()["norms"]) == 6  # of <s> a b c d e </s>
 
 
 def test_other_models_have_nothing_to_record(tmp_path):
     made = made_plan(tmp_path, "gpt2-tiny")
-    assert recorder(made, build(made.config)) is None
+    assert family_of(made.config).recorder(made, build(made.config)) is None

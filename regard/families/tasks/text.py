@@ -139,6 +139,7 @@ class Text(Work):
         return train, valid, training.context, rows, training.seed, settings.data.document_mask
 
     def evaluate(self, run: Trained, asked: Evaluation) -> tuple[Scores, list[str]]:
+        run.writer  # noqa: B018  # or say that there is nothing to judge, before reading all
         tokens, texts = self._held_out(run, asked)
         scores = self.measured(run, tokens, asked)
         warnings = [*texts.warnings, *tokens.stock.lacking(f"{len(tokens):,} tokens")]

@@ -107,6 +107,10 @@ class NGramConfig(ModelConfig):
         return super().abilities - {Ability.EMBED}  # it has counts and no vectors
 
     @property
+    def in_words(self) -> str:
+        return f"has counts and no vectors, and {super().in_words}"
+
+    @property
     def uncounted(self) -> str:
         return "what an n-gram model costs depends on the text it has counted; give a trained run"
 
