@@ -49,7 +49,7 @@ class Fixed(nn.Module):
 
     def __init__(self, vocabulary: int, attention: bool = True) -> None:
         super().__init__()
-        self.config = replace(regard.preset("rnn"), vocabulary=vocabulary)
+        self.config = replace(regard.preset("transformer-tiny"), vocabulary=vocabulary, context=40)
         self.device, self.attention = torch.device("cpu"), attention
         self.eval()
 

@@ -182,7 +182,7 @@ def test_every_number_of_an_event_is_in_the_plain_lines():
     words = "\n".join(plain({**STEP, "share_of_peak": None, "memory": None}, VALIDATION))
     for shown in ("2.3456", "3.0e-04", "0.81", "6.6M", "12,345", "0.12", "7.1 %", "2 min 5 s"):
         assert shown in words
-    for shown in ("2.4000 best", "11.02", "1.2345", "45.1 %", "12.3", "34.6", "10.0 %"):
+    for shown in ("2.4000 best", "11.02", "1.2345", "45.1 %", "12.34", "34.56", "10.0 %"):
         assert shown in words
 
 
@@ -273,7 +273,7 @@ def test_every_number_of_an_event_is_in_the_panel(width):
         assert shown in words
     for shown in ("12,345", "41 %", "1.2 GB", "0.12", "7.1 %"):
         assert shown in words
-    for shown in ("2.4000 best", "11.02", "1.2345", "45.1 %", "12.3", "34.6", "10.0 %"):
+    for shown in ("2.4000 best", "11.02", "1.2345", "45.1 %", "12.34", "34.56", "10.0 %"):
         assert shown in words
 
 
