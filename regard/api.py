@@ -7,12 +7,15 @@ run.plot()
 """
 
 import json
+import math
 import os
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
+
+import numpy as np
 
 from regard.commands.printing import Output
 from regard.comparison.compare_runs import Comparing
@@ -162,7 +165,7 @@ def train(
 
 def evaluate(
     run: TrainedRun | Path_,
-    *data: Path_,
+    *data: Paths,
     beam: int = 1,
     length_penalty: float = 1.0,
     by_length: bool = False,
@@ -173,7 +176,7 @@ def evaluate(
     """The figures of a run on some data, or on what it held out: always the same ones."""
     folder = run.folder if isinstance(run, TrainedRun) else Path(run)
     asked = Evaluation(
-        lasting(_names(data)),
+        lasting(_names(data[0] if len(data) == 1 else data)),
         Beam(beams=beam, length_penalty=length_penalty),
         by_length,
         tokenised,
@@ -234,7 +237,8 @@ def cost(
     recompute: bool = False,
 ) -> Report:
     """What a model needs for a job, before anything is run: operations, memory, time."""
-    named = model.folder if isinstance(model, TrainedRun) else model
+    # A run may have the name of a model, which would be priced in its place.
+    named = model.folder.absolute() if isinstance(model, TrainedRun) else model
     request = CostRequest(
         str(named),
         batch_size,
@@ -251,7 +255,7 @@ def cost(
     return request.priced()[0]
 
 
-def _names(given: Paths) -> tuple[str, ...]:
+def _names(given: Any) -> tuple[str, ...]:
     """One name, or several."""
     if isinstance(given, str | os.PathLike):
         return (str(given),) if str(given) else ()
@@ -260,7 +264,22 @@ def _names(given: Paths) -> tuple[str, ...]:
 
 def _changes(settings: Settings | None) -> tuple[str, ...]:
     """Settings as the command line spells them."""
-    spelled = {name: json.dumps(value) for name, value in (settings or {}).items()}
-    return tuple(
-        f"{name}={'false' if value == 'null' else value}" for name, value in spelled.items()
-    )
+    if not isinstance(settings, Mapping | None):
+        raise RegardError(f"settings are a table of names and values, not {settings!r:.60}")
+    return tuple(f"{name}={_toml(name, value)}" for name, value in (settings or {}).items())
+
+
+def _toml(name: str, value: Any) -> str:
+    """A value as TOML spells it."""
+    if value is None:
+        return "false"  # TOML has no none
+    if isinstance(value, os.PathLike):
+        value = os.fspath(value)
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    try:
+        return json.dumps(value, ensure_ascii=False)
+    except TypeError:
+        raise RegardError(f"{name} cannot be {value!r:.60}") from None

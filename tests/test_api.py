@@ -118,3 +118,36 @@ def test_listening_in_a_notebook_leaves_the_process_alive():
         with pytest.raises(StoppedError):
             stop.heard(signal.SIGINT)
     assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_run_that_has_the_name_of_a_model_is_priced_as_the_run(notes, monkeypatch, tmp_path):
+    run = trained(notes, out="lstm")
+    found = regard.cost(regard.TrainedRun("lstm"), train=True, batch_size=2, tokens=8)
+    assert found.counted.parameters == sum(w.numel() for w in run.model.module.parameters())
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"steps": 5, "model": "", "settings": {"model.preset": "ngram"}}, "counts its text once"),
+        ({"epochs": "x"}, "epochs must be a number"),
+        ({"settings": "a"}, "settings are a table"),
+        ({"settings": {"training.seed": object()}}, "training.seed cannot be"),
+        ({"settings": {"tokenizer.file": "😀.json"}}, "😀.json"),
+        ({"model": "lstmm", "settings": {"model.cell": "gru"}}, "did you mean 'lstm'"),
+    ],
+)
+def test_what_python_gives_wrongly_is_one_sentence_too(notes, asked, said):
+    with pytest.raises(RegardError, match=said):
+        trained(notes, **({"steps": None} | asked))
+
+
+def test_what_a_run_cannot_be_judged_by_is_refused_from_python_as_from_the_command(notes):
+    run = trained(notes)
+    with pytest.raises(RegardError, match="--by-length is for runs on pairs"):
+        run.evaluate(by_length=True)
+    with pytest.raises(RegardError, match="--int8 is for Transformers"):
+        run.evaluate(int8=True)
+    with pytest.raises(RegardError, match="--precision is one of"):
+        regard.cost(run, precision="fp8")
+    assert run.evaluate([notes]) == run.evaluate(notes)

@@ -18,7 +18,6 @@ from regard.decoding.settings import Beam
 from regard.errors import Problems
 from regard.families.tasks.base import Evaluation
 from regard.metrics.scores import FIGURES, Bucket, Scores
-from regard.models.config import Ability
 from regard.runs.data_names import readable
 from regard.runs.evaluate import evaluate
 from regard.runs.plan import device_for
@@ -85,17 +84,8 @@ class Evaluate:
         """Refuse what does not suit the run, before the work."""
         problems = Problems("evaluate")
         problems.require(not (self.data and self.pairs), "give DATA or --pairs, not both")
-        form = run.config.form
-        for name in ("pairs", "tokenised", "written", "by_length"):
-            fits = form == "pairs" or (name == "written" and form == "images")
-            problems.require(
-                fits or not getattr(self, name),
-                f"--{name.replace('_', '-')} is for runs on pairs; {self.path} is on {form}",
-            )
-        if self.int8 and Ability.CONVERT not in run.config.abilities:
-            problems.add("--int8 is for Transformers; this model is not one")
-        if Ability.CLASSIFY in run.config.abilities and (self.beam != 1 or self.by_length):
-            problems.add("--beam and --by-length are for translations; a label is one word")
+        if self.pairs and run.config.form != "pairs":
+            problems.add(f"--pairs is for runs on pairs; {self.path} is on {run.config.form}")
         problems.require(self.beam > 0, f"--beam must be at least 1, not {self.beam}")
         problems.report()
         if self.written:

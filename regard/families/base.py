@@ -45,6 +45,7 @@ class GivenOptions:
     steps: bool = False
     epochs: bool = False
     valid: bool = False
+    order: bool = False  # of n-grams
 
 
 class Family:
@@ -71,8 +72,12 @@ class Family:
         """Where it is trained."""
         return asked
 
-    def check_options(self, given: GivenOptions, problems: Problems) -> None:
-        """Note options that mean nothing to such a model."""
+    def check_options(
+        self, given: GivenOptions, config: ModelConfig | None, problems: Problems
+    ) -> None:
+        """Note options that mean nothing to such a model; None: it is not named."""
+        if given.order:
+            problems.add("--order is for n-gram models; give --model ngram")
 
     def check(self, settings: Settings, config: ModelConfig) -> None:
         """Refuse settings that mean nothing to such a model, before the data is read."""

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from regard.errors import Problems, nearest
 from regard.models.config import ModelConfig
-from regard.models.registry import find, named, settings_of
+from regard.models.registry import find, named, names, settings_of
 from regard.training.settings import (
     DataSettings,
     OptimizerSettings,
@@ -137,6 +137,9 @@ def _model(model: ModelSettings, table: Mapping[str, Any], problems: Problems) -
     if not isinstance(name, str):
         problems.add(f"[model] preset must be a text, not {name!r}")
         name = model.preset
+    if name and find(name) is None:
+        problems.add(f"no model is called {name!r}; {nearest(name, list(names()))}")
+        return ModelSettings(name, model.changes)
     known = ["preset", *(key for key in settings_of(name) if key not in learned)]
     changes = dict(model.changes)
     for key, value in table.items():

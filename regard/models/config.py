@@ -29,21 +29,21 @@ FORMS: Mapping[Task, Form] = {
 
 
 class Ability(Enum):
-    """What a model can be asked for, in words that follow "it"."""
+    """What a model can be asked for, in words that follow "models that"."""
 
-    CONTINUE = "continues texts"
-    SCORE = "scores texts"
-    EMBED = "makes vectors of texts"
-    TRANSLATE = "writes from a source"
-    FILL = "fills gaps"
-    CLASSIFY = "labels texts"
-    CAPTION = "describes pictures"
-    WORDS = "has vectors of words"
-    CARRY = "carries its state from row to row"
-    MASK_DOCUMENTS = "keeps documents in a row apart"
+    CONTINUE = "continue texts"
+    SCORE = "score texts"
+    EMBED = "make vectors of texts"
+    TRANSLATE = "generate from a source"
+    FILL = "fill gaps"
+    CLASSIFY = "label texts"
+    CAPTION = "describe pictures"
+    WORDS = "have vectors of words"
+    CARRY = "carry their state from row to row"
+    MASK_DOCUMENTS = "keep documents in a row apart"
     RECOMPUTE = "can compute its blocks again going back"
     SHARD = "can be sharded over processes"
-    CONVERT = "has products that other kernels can make: int8, packed"
+    CONVERT = "have products that other kernels can make: int8, packed"
     RESIZE = "can be made wider"
     REGULARISE = "can have its hidden vectors regularised"
 
@@ -64,6 +64,7 @@ COMMANDS: Mapping[Ability, tuple[str, ...]] = {
     Ability.CAPTION: ("caption",),
     Ability.SCORE: ("score",),
     Ability.EMBED: ("embed",),
+    Ability.WORDS: ("words",),
 }
 SHORT: Mapping[Task, str] = {
     "causal": "continues texts",
@@ -162,7 +163,7 @@ class ModelConfig:
     def require(self, ability: Ability, option: str, who: str = "this model") -> None:
         """Refuse an option that asks for what such a model cannot do."""
         if ability not in self.abilities:
-            raise RegardError(f"{option} needs a model that {ability.value}, and {who} does not")
+            raise RegardError(f"{option} is for models that {ability.value}; {who} is not one")
 
     @property
     def about(self) -> str:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args, get_type_hints
 
 from regard.costs.device.ceilings import Device, device_named
 from regard.costs.in_parts import in_parts
@@ -13,6 +13,7 @@ from regard.families.registry import family_of
 from regard.families.settings import Settings
 from regard.models.config import ModelConfig
 from regard.models.network import BaseModel
+from regard.models.registry import find
 from regard.runs.cost_target import PricedJob, job_of
 from regard.runs.run_folder import is_run
 from regard.runs.stored_run import open_run
@@ -44,6 +45,8 @@ class CostRequest:
             value = getattr(self, name)
             said = f"--{name.replace('_', '-')} must be at least 1, not {value}"
             problems.require(value is None or value >= 1, said)
+        known = get_args(get_type_hints(CostRequest)["precision"])
+        problems.require(self.precision in known, f"--precision is one of {', '.join(known)}")
         for name, given in {"steps": self.steps is not None, "recompute": self.recompute}.items():
             said = f"--{name} is for training; give --train too, or leave it out"
             problems.require(self.train or not given, said)
@@ -113,10 +116,8 @@ class CostRequest:
 
     def _opened(self) -> BaseModel:
         """The run that was asked about."""
-        if not is_run(Path(self.model)):
-            raise RegardError(
-                "what an n-gram model costs depends on the text it has counted; give a trained run"
-            )
+        if find(self.model) is not None or not is_run(Path(self.model)):
+            raise RegardError(job_of(self.model).config.uncounted)
         return open_run(Path(self.model), "cpu").module
 
 

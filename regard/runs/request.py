@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.errors import Problems, RegardError
-from regard.families.base import GivenOptions
+from regard.families.base import Family, GivenOptions
 from regard.families.data.images import SCENES
 from regard.families.registry import family_of
 from regard.families.settings import ModelSettings, Settings
@@ -55,6 +55,7 @@ class TrainingRequest:
             # Named at once, so that its settings are known.
             settings = replace(settings, model=ModelSettings(USUAL["images"][0]))
         settings = recipes.override(settings, list(self.changes))
+        self._check(settings.model.preset)
         return settings.changed(self._said(), "command line")
 
     def _base(self) -> Settings:
@@ -69,22 +70,22 @@ class TrainingRequest:
         """The data to train on, whatever it is."""
         return self.pairs or ((self.images,) if self.images else self.data)
 
-    def _check(self) -> None:
-        """Refuse options that mean nothing to the model that is named."""
-        named = find(self.model)
+    def _check(self, preset: str) -> None:
+        """Refuse options that mean nothing to such a model."""
+        named = find(preset)
         problems = Problems("train")
         steps, epochs = self.steps is not None, self.epochs is not None
         problems.require(not (steps and epochs), "give --steps or --epochs, not both")
+        if self.epochs is not None and not isinstance(self.epochs, int | float):
+            raise RegardError(f"epochs must be a number, not {self.epochs!r}")
         problems.require(self.epochs is None or self.epochs > 0, "--epochs must be more than 0")
-        if self.order is not None and self.model != "ngram":
-            problems.add("--order is for n-gram models; give --model ngram")
-        if named is not None:
-            family_of(named).check_options(GivenOptions(steps, epochs, bool(self.valid)), problems)
+        given = GivenOptions(steps, epochs, bool(self.valid), self.order is not None)
+        family = Family() if named is None else family_of(named)
+        family.check_options(given, named, problems)
         problems.report()
 
     def _said(self) -> dict[str, dict[str, Any]]:
         """What the options change, by table; nothing for those that were not given."""
-        self._check()
         said: dict[str, dict[str, Any]] = {name: {} for name in ("data", "model", "tokenizer")}
         training = {"steps": self.steps, "epochs": self.epochs, "seed": self.seed}
         said["training"] = {key: value for key, value in training.items() if value is not None}

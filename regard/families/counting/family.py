@@ -50,7 +50,12 @@ class NGrams(Family):
     def device(self, asked: torch.device) -> torch.device:
         return torch.device("cpu")  # where its tables are searched
 
-    def check_options(self, given: GivenOptions, problems: Problems) -> None:
+    def check_options(
+        self, given: GivenOptions, config: ModelConfig | None, problems: Problems
+    ) -> None:
+        assert isinstance(config, NGramConfig)
+        if config.order != NGramConfig().order:  # a name such as bigram says it already
+            super().check_options(given, config, problems)
         if given.steps or given.epochs:
             problems.add("an n-gram model counts its text once; leave out --steps and --epochs")
 

@@ -95,7 +95,10 @@ class Vectors(Family):
     predictable = False
     only_learns = True
 
-    def check_options(self, given: GivenOptions, problems: Problems) -> None:
+    def check_options(
+        self, given: GivenOptions, config: ModelConfig | None, problems: Problems
+    ) -> None:
+        super().check_options(given, config, problems)
         if given.steps:
             problems.add("word vectors are made in passes over the text; give --epochs")
         if given.valid:
