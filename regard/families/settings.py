@@ -137,7 +137,7 @@ def _model(model: ModelSettings, table: Mapping[str, Any], problems: Problems) -
     if not isinstance(name, str):
         problems.add(f"[model] preset must be a text, not {name!r}")
         name = model.preset
-    if name and find(name) is None:
+    if name and find(name) is None and table.keys() - {"preset"}:  # what would its keys mean?
         problems.add(f"no model is called {name!r}; {nearest(name, list(names()))}")
         return ModelSettings(name, model.changes)
     known = ["preset", *(key for key in settings_of(name) if key not in learned)]
