@@ -64,3 +64,8 @@ def decimals(places: int) -> Callable[[float], str]:
         return f"{number:.{places}f}"
 
     return shown
+
+
+def many(count: int, what: str) -> str:
+    """1 row, 2 rows."""
+    return f"{count:,} {what}" + "s" * (count != 1)

@@ -31,7 +31,7 @@ from regard.models.kernels.int8 import quantise
 from regard.models.kernels.packed import packed
 from regard.models.network import BaseModel, Network, SequenceModule
 from regard.models.registry import named
-from regard.runs.run_folder import is_run
+from regard.runs.run_folder import is_folder, is_run
 from regard.runs.stored_run import Run, open_run
 from regard.storage.tensors import former_files, strange_files
 from regard.text.tokenizer import Tokenizer
@@ -375,14 +375,6 @@ def _path(given: object) -> Path:
     if not isinstance(given, str | Path):
         raise RegardError(f"a path must be a string or a Path, not a {type(given).__name__}")
     return Path(given)
-
-
-def is_folder(path: Path) -> bool:
-    """Whether there is such a folder; impossible names are none."""
-    try:
-        return path.is_dir()
-    except (OSError, ValueError):  # a name too long, or with a NUL in it
-        return False
 
 
 def save(model: Model | BaseModel, path: str | Path, shard_bytes: int = 5_000_000_000) -> None:

@@ -16,7 +16,7 @@ from regard.data.readers.files import expanded
 from regard.errors import RegardError
 from regard.families.settings import ModelSettings, Settings
 from regard.interchange.arpa import config_of, read_arpa, table_of, tensors_of, write_arpa
-from regard.loading import is_folder
+from regard.runs.run_folder import is_folder
 from regard.runs.stored_run import open_run, write_run, write_weights
 from regard.storage import building
 from regard.storage.event_log import Log

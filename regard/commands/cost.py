@@ -16,8 +16,8 @@ from regard.costs.device.roofline import roofline
 from regard.costs.lecture_table import markdown, sections
 from regard.costs.report import Asked, Report, advice
 from regard.errors import Problems
-from regard.formats import moment
-from regard.runs.cost_request import CostRequest, many
+from regard.formats import many, moment
+from regard.runs.cost_request import CostRequest
 from regard.runs.cost_target import PricedJob
 
 OPEN = "the vocabulary is that of the preset; the data decides"

@@ -14,11 +14,10 @@ from regard.errors import RegardError
 from regard.families.registry import family_of
 from regard.inspection.anatomy import ModulePart, anatomy, parameters
 from regard.interchange.huggingface.folder import open_folder
-from regard.loading import is_folder
 from regard.models.config import ModelConfig
 from regard.models.construction import build
 from regard.models.registry import all_presets, find, named, names
-from regard.runs.run_folder import is_run
+from regard.runs.run_folder import is_folder, is_run
 from regard.runs.stored_run import config_of
 
 

@@ -18,9 +18,8 @@ from regard.data.readers.files import find, pieces
 from regard.data.readers.texts import gather
 from regard.errors import RegardError
 from regard.families.data.vocabularies import LEARN_FROM
-from regard.loading import is_folder
 from regard.runs.data_names import readable
-from regard.runs.run_folder import TOKENIZER
+from regard.runs.run_folder import TOKENIZER, is_folder
 from regard.text.invalid_utf8 import escaped
 from regard.text.learning import learn, vocabulary_for
 from regard.text.tokenizer import KINDS, Tokenizer

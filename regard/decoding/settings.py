@@ -48,7 +48,7 @@ class Sampling:
     repetition_penalty: Annotated[float, Range(0.01, 100)] = 1.0
     banned: TokenIds = ()
     seed: Annotated[int, Range(0, SEEDS - 1)] = 0
-    # None: none; else each token's, and so many of the most probable
+    # None: no log-probabilities; N: each token's, and those of the N most probable ones
     logprobs: Annotated[int | None, Range(0)] = None
     named: InitVar[Callable[[str], str]] = str  # a setting in messages; a command says its option
 

@@ -22,6 +22,7 @@ from regard.families.tasks.captions import Captions
 from regard.families.tasks.pairs import Labels, Translation
 from regard.families.tasks.text import Causal, Masked
 from regard.families.weights import filled
+from regard.formats import many
 from regard.models.config import Ability, Form, ModelConfig, Task
 from regard.models.network import BaseModel
 from regard.training.job import Job, Trainer
@@ -136,7 +137,7 @@ class Family:
         return Loop(job)
 
     def recorder(self, plan: Plan, module: BaseModel) -> Callable[[], dict[str, Any]] | None:
-        """What the log is told of gradients through time."""
+        """A measurement of gradients through time for the log, where there is one."""
         return None
 
     def start_facts(self, plan: Plan, module: BaseModel) -> Mapping[str, Any]:
@@ -155,7 +156,7 @@ class Family:
         """How long it is trained, and for what."""
         training = plan.settings.training
         parts = -(-plan.feed.step(0).rows // training.micro_batch_size)
-        size = f"{training.micro_batch_size:,} row" + "s" * (training.micro_batch_size != 1)
+        size = many(training.micro_batch_size, "row")
         return {
             "objective": plan.objective.name,
             "steps": f"{training.steps:,} of up to {training.tokens_per_step:,} tokens, "

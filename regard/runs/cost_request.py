@@ -11,6 +11,7 @@ from regard.costs.report import Asked, Report, Work, report
 from regard.errors import Problems, RegardError
 from regard.families.registry import family_of
 from regard.families.settings import Settings
+from regard.formats import many
 from regard.models.config import ModelConfig
 from regard.models.network import BaseModel
 from regard.models.registry import find
@@ -119,8 +120,3 @@ class CostRequest:
         if find(self.model) is not None or not is_run(Path(self.model)):
             raise RegardError(job_of(self.model).config.uncounted)
         return open_run(Path(self.model), "cpu").module
-
-
-def many(count: int, what: str) -> str:
-    """1 row, 2 rows."""
-    return f"{count:,} {what}" + "s" * (count != 1)

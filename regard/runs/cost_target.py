@@ -10,7 +10,7 @@ from regard.interchange.huggingface.folder import config_of_folder
 from regard.models.config import ModelConfig
 from regard.models.registry import find, named, names
 from regard.runs import recipes
-from regard.runs.run_folder import is_run
+from regard.runs.run_folder import is_folder, is_run
 from regard.runs.stored_run import config_of
 from regard.training.objectives import Criterion, criterion_of
 from regard.training.settings import OptimizerSettings, TrainingSettings
@@ -79,7 +79,7 @@ def job_of(name: str) -> PricedJob:
     """
     if find(name) is not None:
         return PricedJob(named(name))
-    if name and _is_folder(Path(name)):
+    if name and is_folder(Path(name)):
         folder = Path(name)
         if is_run(folder):
             return PricedJob(config_of(folder), recipes.load(name))
@@ -106,11 +106,3 @@ def _unknown(name: str) -> str:
         f"did you mean {', '.join(close[:OFFERED])}?" if close else "`regard models` lists all"
     )
     return f"no model, recipe or folder is called {name!r}; {offered}"
-
-
-def _is_folder(path: Path) -> bool:
-    """True for a folder; impossible names are none."""
-    try:
-        return path.is_dir()
-    except (OSError, ValueError):  # a name too long, or with a NUL in it
-        return False

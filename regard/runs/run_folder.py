@@ -24,6 +24,14 @@ WRITTEN_INTO = (CHECKPOINTS, TENSORBOARD, LOG, LOCK)  # the other parts are repl
 BEGUN = (LOG, CHECKPOINTS, WEIGHTS)  # any of them tells of a run, whatever its run.toml says
 
 
+def is_folder(path: Path) -> bool:
+    """True for a folder; impossible names are none."""
+    try:
+        return path.is_dir()
+    except (OSError, ValueError):  # a name too long, or with a NUL in it
+        return False
+
+
 def is_run(folder: Path) -> bool:
     """True for a folder with a run.toml, unless that is just a recipe of somebody's."""
     if not os.path.isfile(folder / RUN):  # unlike pathlib's, False where it may not be asked

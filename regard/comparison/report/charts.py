@@ -173,7 +173,7 @@ def _look(number: int) -> dict[str, Any]:
 def _inline(document: str, title: str, names: Sequence[str], words: Sequence[Sequence[str]]) -> str:
     """An SVG document as an element of the page: in its colours, with words for each dot.
 
-    Those who cannot see it are told where each line begins and ends.
+    A screen reader is given where each line begins and ends.
     """
     bare = re.sub(r' xmlns(:\w+)?="[^"]*"', "", document).replace("xlink:", "")  # HTML needs none
     coloured = re.sub("#c000(0[0-9a])", lambda found: f"var({VARIABLES[int(found[1], 16)]})", bare)

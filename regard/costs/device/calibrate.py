@@ -2,8 +2,8 @@
 
 Everything is timed as it will be predicted: products over a grid of shapes and types, attention
 there and back, recurrence, what is bound by memory by operation and size, and what the host takes,
-from models so small that they do little else (`launching.py`). Of operations bound by memory, what
-a call takes on a CPU with next to nothing in it is taken off, since the host's time is counted
+from models so small that they do little else (`host_overhead.py`). Of operations bound by memory,
+what a call takes on a CPU with next to nothing in it is taken off, since the host's time is counted
 apart.
 """
 

@@ -24,8 +24,8 @@ LONGEST = 128  # steps that are gone back
 
 
 def recorder(module: RecurrentDecoder, feed: TextFeed) -> Record:
-    """What the log is told of gradients through time, on a few rows of the held-out text, or of
-    the training text if there is no other."""
+    """A function that measures gradients through time for the log, on a few rows of the held-out
+    text, or of the training text if nothing is held out."""
     known = feed.valid if len(feed.valid) else feed.train
     steps = min(feed.context, LONGEST, len(known) - 1)
     tokens = torch.from_numpy(_rows(known, steps))

@@ -2,7 +2,7 @@
 
 A step reads a fixed piece of the text, drops what is not a word and thins the frequent ones. What
 is left is cut into blocks of consecutive places, and some blocks at a time are a group that learns
-together (`word_groups.py`).
+together (`groups.py`).
 """
 
 import math

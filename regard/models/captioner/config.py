@@ -60,7 +60,7 @@ class CaptionConfig(ModelConfig):
                 vocabulary=self.vocabulary,
                 layers=self.layers,
                 width=self.width,
-                attention="dot",  # by heads, behind each layer: `LSTMDecoder`
+                attention="dot",  # with heads, after each layer: `LSTMDecoder`
                 dropout=self.dropout,
                 output_dropout=0.0,
             )

@@ -1,7 +1,8 @@
-"""Captions of pictures (M8): an eye makes a grid of a picture, and a hand writes about it.
+"""Captions of pictures (M8): an encoder makes a grid of a picture, a decoder describes it.
 
-The eye is a residual network or a Transformer over patches, the hand a Transformer's decoder or an
-LSTM with attention; any of them goes with any other.
+The encoder is a residual network or a Transformer over patches, the decoder a Transformer's or an
+LSTM with attention; any goes with any other. Their weights are named `eye` and `hand` in files, and
+so are the attributes here: runs of before load.
 """
 
 from dataclasses import replace
@@ -60,7 +61,7 @@ class Captioner(Network):
 
     @property
     def head(self) -> nn.Module:
-        """The hand's."""
+        """The decoder's."""
         return self.hand.head
 
     def encode(
@@ -86,9 +87,9 @@ class Captioner(Network):
         lengths: Lengths = None,
         mask: Mask | None = None,
     ) -> Tensor:
-        """The hand's last hidden vectors (rows, new, width)."""
+        """The decoder's last hidden vectors (rows, new, width)."""
         return self.hand.hidden(tokens, memory, state, lengths=lengths, mask=mask)
 
     def start(self, batch_size: int, capacity: int, *, return_attention: bool = False) -> State:
-        """An empty state of the hand."""
+        """An empty state of the decoder."""
         return self.hand.start(batch_size, capacity, return_attention=return_attention)

@@ -69,7 +69,7 @@ class ConvolutionConfig(ModelConfig):
 
     @property
     def source_reach(self) -> int:
-        """The same of an encoder: so many of a source, half of them ahead, decide a vector."""
+        """The receptive field of the encoder: this many source tokens, half of them ahead."""
         return self._reach(self.encoder_layers or self.layers)
 
     def _reach(self, layers: int) -> int:
